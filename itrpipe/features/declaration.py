@@ -149,7 +149,7 @@ class _Combined(Settings):
         return {name: part.counted() for name, part in passes_of("", self).items()}
 
 
-def _settings_of(kind: Any) -> type[Settings]:
+def _settings_of(kind: object) -> type[Settings]:
     classes = EXTRACTORS.classes | IMPORTERS.classes
     name = str(kind).replace("_", "-")
     if name not in classes:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from itrpipe.datasets.prepared import Split
 from itrpipe.encoders.folders import quiet
 from itrpipe.engine.work import Part, Work, cut, numbered, resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -182,7 +183,7 @@ class EmbedSplit(Work[tuple[Embedder, Decoders]]):
                 vectors.append(embedder.encode_images(images))
         write_arrays(path, {_VECTORS: np.concatenate(vectors)})
 
-    def join(self, paths: Sequence[Path], target: Path, split: Any, measure: str) -> dict[str, int]:
+    def join(self, paths: Sequence[Path], target: Path, split: Split, measure: str) -> dict[str, int]:
         """Write `embeddings.h5`; what an interrupted run has left there is replaced.
 
         Args:
@@ -199,12 +200,13 @@ class EmbedSplit(Work[tuple[Embedder, Decoders]]):
         """
         target.unlink(missing_ok=True)
         width = ArrayFile(paths[0])[_VECTORS].shape[1]
-        about = (split.image_ids, split.caption_ids, split.caption_image, width, INNER_PRODUCT)
         written = {IMAGES: 0, TEXTS: 0}
         made_unit = 0
-        with embedding_writer(target, split.name, *about) as write:
+        with embedding_writer(
+            target, split.name, split.image_ids, split.caption_ids, split.caption_image, width, INNER_PRODUCT
+        ) as write:
             for part, path in zip(self.parts(), paths, strict=True):
-                side = part.content[0]
+                side, _ = part.content
                 start = written[side]
                 rows = ArrayFile(path)[_VECTORS].read()
                 vectors, changed = checked_vectors(self.folder, rows, start, unit=measure == COSINE)

@@ -400,9 +400,9 @@ def join_features(
             failed[int(row)] = reason
     if len(failed) == len(ids):
         raise DataError(f"none of the {len(ids):,} images could be used; the first {failed[0]}")
-    kept = [row for row in range(len(ids)) if row not in failed]
+    usable = [row for row in range(len(ids)) if row not in failed]
     places = np.full(len(ids), -1)  # row of an image in the file
-    places[kept] = np.arange(len(kept))
+    places[usable] = np.arange(len(usable))
     files = [file for file in files if file]  # all images of the others have failed
     shapes = {}
     for file in files:
@@ -416,5 +416,5 @@ def join_features(
             yield rows[is_kept], {name: values.mapped("r")[is_kept] for name, values in file.items()}
             on_joined(len(rows))
 
-    write_features(path, [ids[row] for row in kept], FeatureSpec.of(shapes), extractor, pieces())
+    write_features(path, [ids[row] for row in usable], FeatureSpec.of(shapes), extractor, pieces())
     return failed

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -171,9 +171,10 @@ def open_side(path: Path, side: str, split: str) -> GivenSide:
     with reading(path, f"embeddings of {side}s", _FORMS):
         matrices = [name for name in _MATRICES[side] if name in names]
         if not matrices:  # one matrix that is alone may have any name
-            known = {*_MATRICES["image"], *_MATRICES["caption"]}
-            others = [name for name in names if name not in known]
-            matrices = [name for name in others if len(arrays[prefix + name].shape) == 2]
+            for name in names:
+                is_of_a_side = name in _MATRICES["image"] or name in _MATRICES["caption"]
+                if not is_of_a_side and len(arrays[prefix + name].shape) == 2:
+                    matrices.append(name)
             if len(matrices) != 1:
                 raise ValueError(f"it has no {_MATRICES[side][0]} [rows, D] among {names}")
         vectors = arrays[prefix + matrices[0]]
@@ -362,10 +363,11 @@ def write_given(
     path.unlink(missing_ok=True)
     width = given.images.vectors.shape[1]
     compared = ORDER if measure == ORDER_MEASURE else INNER_PRODUCT
-    about = (split.image_ids, split.caption_ids, split.caption_image, width, compared)
     sides = (("images", given.images, image_places), ("texts", given.captions, caption_places))
     made_unit = 0
-    with embedding_writer(path, split.name, *about) as write:
+    with embedding_writer(
+        path, split.name, split.image_ids, split.caption_ids, split.caption_image, width, compared
+    ) as write:
         for name, side, places in sides:
             for start, vectors, changed in side.read(unit=measure == COSINE):
                 block = places[start : start + len(vectors)]
@@ -406,30 +408,37 @@ def open_further(
         if not sides:
             raise ValueError(f"neither its name nor {', '.join(filter(None, arrays))} in it say of what they are")
         side = sides[0]
-        given = open_side(path, side, "")
-        if given.numbered:
+        candidates = open_side(path, side, "")
+        if candidates.numbered:
             raise ValueError("it has no ids")
-    if given.vectors.shape[1] != width:
+    if candidates.vectors.shape[1] != width:
         raise DataError(
-            f"--candidates {path} holds vectors of width {given.vectors.shape[1]} and the mining model's have "
+            f"--candidates {path} holds vectors of width {candidates.vectors.shape[1]} and the mining model's have "
             f"{width}; embed them with the model that mines"
         )
-    further = given.ids.to_pylist()
+    further_ids = candidates.ids.to_pylist()
     image_ids, caption_ids = ids
-    known = caption_ids if side == "caption" else image_ids
-    twice = set(known.tolist()).intersection(further)
+    training_ids = caption_ids if side == "caption" else image_ids
+    twice = set(training_ids.tolist()).intersection(further_ids)
     if twice:
         raise DataError(
-            f"--candidates {path}: {len(twice):,} of {len(further):,} ids are in the training set, such as "
+            f"--candidates {path}: {len(twice):,} of {len(further_ids):,} ids are in the training set, such as "
             f"{min(twice)}; leave them out, they are candidates already"
         )
-    with array_writer(copy, {_VECTOR: ("<f4", given.vectors.shape)}) as writer:
-        for start, vectors, _ in given.read(unit=unit):
+    with array_writer(copy, {_VECTOR: ("<f4", candidates.vectors.shape)}) as writer:
+        for start, vectors, _ in candidates.read(unit=unit):
             writer.write(_VECTOR, start, vectors)
-    return side, further, ArrayFile(copy)[_VECTOR]
+    return side, further_ids, ArrayFile(copy)[_VECTOR]
 
 
-def _refuse(where: Path | str, is_wrong: np.ndarray, what: str, remedy: str, names: Any = None, start: int = 0) -> None:
+def _refuse(
+    where: Path | str,
+    is_wrong: np.ndarray,
+    what: str,
+    remedy: str,
+    names: pa.Array | np.ndarray | None = None,
+    start: int = 0,
+) -> None:
     """Refuse rows of which some are wrong, bool [n], and name the first."""
     if is_wrong.any():
         row = int(np.argmax(is_wrong))

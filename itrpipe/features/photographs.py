@@ -97,18 +97,19 @@ def read_photographs(
                 for place, reason in unfit.items():
                     reasons[rows[places[place]]] = reason
         _refuse(photographs, reasons, refused)
-        kept = [place for place, row in enumerate(rows) if row not in reasons]
-        if kept:
-            kept_rows = np.array(rows)[kept]
-            path = Path(_name_of(photographs, kept_rows[0]))
-            yield FeatureFile(path, kept_rows.astype(str), {name: values[kept] for name, values in features.items()})
+        usable = [place for place, row in enumerate(rows) if row not in reasons]
+        if usable:
+            usable_rows = np.array(rows)[usable]
+            path = Path(_name_of(photographs, usable_rows[0]))
+            arrays = {name: values[usable] for name, values in features.items()}
+            yield FeatureFile(path, usable_rows.astype(str), arrays)
 
 
 def read_frames(
     framed: Callable[[np.ndarray], Tensor],
     photographs: Sequence[Photograph],
     batch: int,
-    refused: Callable[[int, str], object] | None = None,
+    refused: Callable[[int, str], object] | None,
 ) -> Iterator[Tensor]:
     """Yield the frames [b, 3, h, w] of some photographs at a time, in their order; the next are decoded meanwhile.
 

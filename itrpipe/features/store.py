@@ -166,24 +166,24 @@ def stored_rows(
             stored[name] = np.ascontiguousarray(values, dtype=dtype)
         values = values.reshape(n, -1)
         rows = stored[name].reshape(n, -1)
-        is_stored = np.isfinite(rows) if dtype.kind == "f" else rows == values
-        fits = is_stored.all(axis=1)
+        if dtype.kind == "f":
+            extremes = np.finfo(dtype)
+            fits = np.isfinite(rows).all(axis=1)
+        else:
+            extremes = np.iinfo(dtype)
+            fits = (rows == values).all(axis=1)
+        low, high = float(extremes.min), float(extremes.max)
         if name in limits:
             low, high = limits[name]
             fits &= (rows.min(axis=1) >= low) & (rows.max(axis=1) <= high)
         for position in np.flatnonzero(~fits).tolist():
-            refused.setdefault(position, _refusal(name, values[position], dtype, limits.get(name)))
+            row = values[position]
+            reason = "has no region"
+            if name != "count" or row.any():
+                wrong, *_ = row[~((row >= low) & (row <= high))]
+                reason = f"has {name} with the value {wrong:g}; {dtype} from {low:g} to {high:g} are stored"
+            refused.setdefault(position, reason)
     return stored, refused
-
-
-def _refusal(name: str, values: np.ndarray, dtype: np.dtype, limits: tuple[int, int] | None) -> str:
-    """Return why values of an image cannot be stored."""
-    if name == "count" and not values.any():
-        return "has no region"
-    of_type = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
-    low, high = limits or (float(of_type.min), float(of_type.max))
-    wrong = values[~((values >= low) & (values <= high))]
-    return f"has {name} with the value {wrong[0]:g}; {dtype} from {low:g} to {high:g} are stored"
 
 
 def write_features(

@@ -207,7 +207,9 @@ def _draw_house(
     draw.rectangle((x, top, x + width, line), wall)
     for y in range(int(top + 6), line - 6, 12):
         for left in range(int(x + 5), int(x + width - 6), 11):
-            light = 0.55 if rng.random() < 0.5 else 0.1
+            light = 0.1
+            if rng.random() < 0.5:
+                light = 0.55
             draw.rectangle((left, y, left + 5, y + 6), blended(wall, "#faf0b4", light))
     return width + rng.uniform(0, 6)
 

@@ -174,7 +174,7 @@ def write_described(path: Path, dataset: ScenesDataset) -> None:
 
     Args:
         path: `scenes.jsonl` of the prepared dataset.
-        dataset: what it is of.
+        dataset: the scenes and their captions.
     """
     content = ""
     for scene, captions in zip(dataset.scenes, dataset.captions, strict=True):
@@ -232,14 +232,27 @@ class Painting(Work[None]):
         part: Part,
         path: Path,
     ) -> None:
-        """Paint the scenes of a part."""
+        """Paint the scenes of a part; the comment of a file names scene, painter and difficulty, and has a checksum."""
         import pyarrow as pa
 
         from itrpipe.storage.tables import write_arrow
 
-        names = [f"{scene.image_id}.jpg" for scene in part.content]
-        pictures = [picture(scene, self._difficulty) for scene in part.content]
-        write_arrow(path, pa.table({"file": names, "jpeg": pa.array(pictures, pa.binary())}))
+        names = []
+        pictures = []
+        for scene in part.content:
+            content = json.dumps(asdict(scene), sort_keys=True)
+            checksum = hashlib.sha256(content.encode()).hexdigest()
+            comment = f"scenes {PAINT_VERSION} {checksum}"
+            if self._difficulty != EASY:
+                comment += f" {self._difficulty}"
+            comment += f", {STAMP_HERE}"
+            buffer = io.BytesIO()
+            image = paint(scene, self._difficulty)
+            image.save(buffer, "JPEG", quality=JPEG_QUALITY, comment=comment.encode())
+            names.append(f"{scene.image_id}.jpg")
+            pictures.append(stamped(buffer.getvalue()))
+        jpeg = pa.array(pictures, pa.binary())
+        write_arrow(path, pa.table({"file": names, "jpeg": jpeg}))
 
 
 def write_images(paths: Iterable[Path], folder: Path) -> dict[str, ImageFacts]:
@@ -267,24 +280,6 @@ def write_images(paths: Iterable[Path], folder: Path) -> dict[str, ImageFacts]:
                 (folder / name).write_bytes(content)
                 facts[name] = ImageFacts(hashlib.sha256(content).hexdigest(), WIDTH, HEIGHT)
     return facts
-
-
-def picture(scene: Scene, difficulty: Difficulty = EASY) -> bytes:
-    """Return the JPEG file of a scene; its comment names scene, painter and difficulty, and has a checksum."""
-    content = json.dumps(asdict(scene), sort_keys=True)
-    checksum = hashlib.sha256(content.encode()).hexdigest()
-    comment = f"scenes {PAINT_VERSION} {checksum}"
-    if difficulty != EASY:
-        comment += f" {difficulty}"
-    comment += f", {STAMP_HERE}"
-    buffer = io.BytesIO()
-    paint(scene, difficulty).save(
-        buffer,
-        "JPEG",
-        quality=JPEG_QUALITY,
-        comment=comment.encode(),
-    )
-    return stamped(buffer.getvalue())
 
 
 def annotations(dataset: ScenesDataset, root: Path) -> Annotations:

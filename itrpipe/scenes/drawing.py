@@ -182,29 +182,31 @@ class Pen:
         if not isinstance(colour, str):
             return colour
         name, _, factor = colour.partition("*")
-        own = self.colour
-        light = sum(own)
+        body = self.colour
+        light = sum(body)
         match name:
             case "own":
-                return shaded(own, float(factor or 1))
+                return shaded(body, float(factor or 1))
             case "dark" if light > _DARK_SUM:
-                return shaded(own, float(factor))
+                return shaded(body, float(factor))
             case "dark":
-                return blended(own, "white", 0.2)
+                return blended(body, "white", 0.2)
             case "gloss":
-                return blended(own, "white", 0.7)
+                return blended(body, "white", 0.7)
             case "stripe" if light < _LIGHT_SUM:
                 return rgb("#fafaf5")
             case "stripe":
                 return rgb("#5a5a5a")
             case "sleeve" if light > 140:
-                return shaded(own, 0.8)
+                return shaded(body, 0.8)
             case "sleeve":
                 return rgb("#1c1c20")
             case "pollen":
-                red, green, blue = own
+                red, green, blue = body
                 is_yellowish = red > 200 and green > 150 and blue < 120
-                return rgb("#965a28" if is_yellowish else "#fac83c")
+                if is_yellowish:
+                    return rgb("#965a28")
+                return rgb("#fac83c")
         return rgb(self._parts.get(name, colour))
 
     def _down(self, length: Length) -> float:
@@ -261,7 +263,8 @@ class Pen:
             box = min(xs), min(ys), max(xs), max(ys)
         else:
             box = self._box(where)
-        left, top, right, bottom = (round(edge) for edge in box)
+        x0, y0, _, _ = box
+        left, top, right, bottom = map(round, box)
         width = max(2, right - left + 1)
         height = max(2, bottom - top + 1)
         size = (width, height)
@@ -271,7 +274,7 @@ class Pen:
         whole = (0, 0, width - 1, height - 1)
         match tool:
             case "polygon":
-                draw.polygon([(x - box[0], y - box[1]) for x, y in corners], 255)
+                draw.polygon([(x - x0, y - y0) for x, y in corners], 255)
             case "ellipse":
                 draw.ellipse(whole, 255)
             case "rectangle":
@@ -337,13 +340,15 @@ class Pen:
                     joint="curve",
                 )
             case "disc":
+                (centre,) = self._points([where])
                 size = max(least, self._down(radius) * self._height)
-                self._draw.circle(self._points([where])[0], size, levels)
+                self._draw.circle(centre, size, levels)
             case "ring":
+                (centre,) = self._points([where])
                 size = self._down(radius) * self._height
                 thickness = max(3, int(self._down(width) * self._height))
                 self._draw.circle(
-                    self._points([where])[0],
+                    centre,
                     size,
                     outline=levels,
                     width=thickness,

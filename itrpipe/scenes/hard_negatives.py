@@ -90,14 +90,7 @@ def hard_negatives(
             shuffled = rng.sample(list(captions_of_scene), len(captions_of_scene))
             edited = _edited(rng, reader, scene, shuffled, category, related)
             for caption, negative in islice(edited, most):
-                negatives.append(
-                    HardNegative(
-                        scene.image_id,
-                        caption,
-                        negative,
-                        category,
-                    )
-                )
+                negatives.append(HardNegative(scene.image_id, caption, negative, category))
     return negatives
 
 
@@ -141,21 +134,12 @@ def _edited(
             negative = text
             for start, end, words in sorted(edit, reverse=True):
                 negative = negative[:start] + words + negative[end:]
-            if _is_false(reader, negative, scene):
+            meanings = reader.meanings(negative)
+            is_false = len(meanings) > 0  # a sentence that cannot be read may say anything
+            for meaning in meanings:
+                is_false &= meaning.certain and not describes(meaning.form, scene)
+            if is_false:
                 yield caption.text, _ARTICLE_BEFORE_VOWEL.sub("an ", negative)
-
-
-def _is_false(
-    reader: CaptionReader,
-    text: str,
-    scene: Scene,
-) -> bool:
-    """Tell whether a sentence can be read, and certainly means nothing that is so in the scene."""
-    meanings = reader.meanings(text)
-    for meaning in meanings:
-        if not meaning.certain or describes(meaning.form, scene):
-            return False
-    return len(meanings) > 0
 
 
 def _swap_colours(mentions: Mentions) -> Iterator[Edit]:
@@ -165,7 +149,7 @@ def _swap_colours(mentions: Mentions) -> Iterator[Edit]:
         if len(colours) == 1:
             coloured.append((place, phrase.predicate.kinds, colours[0]))
     for (place, kinds, colour), (other_place, other_kinds, other) in combinations(coloured, 2):
-        if _can_be(kinds, "colour", other.value) and _can_be(other_kinds, "colour", colour.value):
+        if other.value in _colours_of(kinds) and colour.value in _colours_of(other_kinds):
             yield [
                 (place + colour.start, place + colour.end, other.value),
                 (other_place + other.start, other_place + other.end, colour.value),
@@ -218,9 +202,8 @@ def _replace_attributes(mentions: Mentions, rng: Random) -> Iterator[Edit]:
         for adjective in phrase.adjectives:
             words = SAYINGS.looks[adjective.attribute]
             values = list(words)
-            if adjective.attribute == "colour":  # of things of one of these kinds
-                colours = chain.from_iterable(KIND_TABLE[kind].colours for kind in phrase.predicate.kinds)
-                values = list(dict.fromkeys(colours))
+            if adjective.attribute == "colour":
+                values = _colours_of(phrase.predicate.kinds)
             for value in values:
                 if value != adjective.value:
                     yield [(place + adjective.start, place + adjective.end, rng.choice(words[value]))]
@@ -234,10 +217,7 @@ def _replace_numbers(mentions: Mentions) -> Iterator[Edit]:
                 yield [(place + start, place + end, word)]
 
 
-def _can_be(
-    kinds: Sequence[str],
-    attribute: str,
-    value: str,
-) -> bool:
-    """Tell whether a thing of one of these kinds can have that attribute."""
-    return any(KIND_TABLE[kind].allows(attribute, value) for kind in kinds)
+def _colours_of(kinds: Sequence[str]) -> list[str]:
+    """Return the colours that a thing of one of these kinds can have."""
+    colours = chain.from_iterable(KIND_TABLE[kind].colours for kind in kinds)
+    return list(dict.fromkeys(colours))

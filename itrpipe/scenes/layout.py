@@ -39,6 +39,12 @@ _HOLDS = {
     "balloon": ("raised", 0.02, 0.32, 0.9),
     "kite": ("raised", 0.02, 0.32, 0.9),
 }
+_SURFACES = {
+    "table": (0.05, 0.9),
+    "box": (0.10, 0.8),
+    "chair": (0.55, 0.8),
+}
+"""Level of the surface of a kind below its top, as a fraction of its height, and scale of what is on it."""
 
 Box = tuple[float, float, float, float]
 Cells = npt.NDArray[np.bool_]
@@ -67,22 +73,26 @@ class PlacedObject(SceneObject):
     @property
     def width(self) -> float:
         """Return the width in 0..1."""
-        return self.box[2] - self.box[0]
+        x0, _, x1, _ = self.box
+        return x1 - x0
 
     @property
     def height(self) -> float:
         """Return the height in 0..1."""
-        return self.box[3] - self.box[1]
+        _, y0, _, y1 = self.box
+        return y1 - y0
 
     @property
     def centre(self) -> float:
         """Return the horizontal centre in 0..1."""
-        return (self.box[0] + self.box[2]) / 2
+        x0, _, x1, _ = self.box
+        return (x0 + x1) / 2
 
     @property
     def base(self) -> float:
         """Return the lower edge in 0..1."""
-        return self.box[3]
+        _, _, _, y1 = self.box
+        return y1
 
 
 @dataclass(frozen=True)
@@ -218,19 +228,19 @@ def _derived_relations(
     for i, j in permutations(range(len(objects)), 2):
         if {i, j} in touching:
             continue
-        one, other = objects[i], objects[j]
-        left = max(one.box[0], other.box[0])
-        right = min(one.box[2], other.box[2])
-        overlap = right - left  # negative: a gap
-        narrower = min(one.width, other.width)
-        if one.centre < other.centre - 0.10:
+        item, other = objects[i], objects[j]
+        x0, _, x1, y1 = item.box
+        other_x0, other_y0, other_x1, other_y1 = other.box
+        overlap = min(x1, other_x1) - max(x0, other_x0)  # negative: a gap
+        narrower = min(item.width, other.width)
+        if item.centre < other.centre - 0.10:
             relations.add((i, "left", j))
-        if one.state == other.state == "ground":
-            if -0.13 < overlap < 0.35 * narrower and abs(one.base - other.base) < 0.22:
+        if item.state == other.state == "ground":
+            if -0.13 < overlap < 0.35 * narrower and abs(y1 - other_y1) < 0.22:
                 relations.add((i, "near", j))
-            if overlap > 0.35 * narrower and one.base < other.base - 0.05:
+            if overlap > 0.35 * narrower and y1 < other_y1 - 0.05:
                 relations.add((i, "behind", j))
-        if one.state == "fly" and overlap > 0.4 * narrower and one.base < other.box[1] + 0.06:
+        if item.state == "fly" and overlap > 0.4 * narrower and y1 < other_y0 + 0.06:
             relations.add((i, "above", j))
     return relations
 
@@ -280,7 +290,9 @@ def _place_units(
     widths = []  # room that units ask for, in fractions of the canvas height
     for unit in units:
         widest = max(_width(thing, _full_height(thing)) for thing in unit.objects)
-        margin = 0.24 if unit.relation in ("hold", "under", "behind") else 0.12
+        margin = 0.12
+        if unit.relation in ("hold", "under", "behind"):
+            margin = 0.24
         widths.append(widest * WIDTH / HEIGHT + margin)
     freedom = 0.7 if len(units) > 1 else 0.5
     objects: list[PlacedObject] = []
@@ -319,20 +331,22 @@ def _place_unit(
     horizon: float,
 ) -> list[PlacedObject]:
     """Give the objects of a unit their places; those in a relation lie as that asks for."""
-    thing = unit.objects[0]
+    thing, *partners = unit.objects
     kind = thing.kind
     if KIND_TABLE[kind].flies and not (kind == "bird" and rng.random() < 0.3):
         base = rng.uniform(0.25, 0.5)
         main = _place(rng, thing, centre, base, _AIRBORNE_SCALE, "fly")
     else:
-        highest = 0.80 if unit.relation == "behind" else horizon + 0.22
+        highest = horizon + 0.22
+        if unit.relation == "behind":
+            highest = 0.80
         base = rng.uniform(highest, 0.95)
         main = _place(rng, thing, centre, base, _ground_scale(base, horizon))
     if not unit.relation:
         return [main]
 
-    partner = unit.objects[1]
-    top = main.box[1]
+    (partner,) = partners
+    _, top, _, _ = main.box
     scale = main.height / _full_height(main)
     if unit.relation == "behind":
         base = max(horizon + 0.1, main.base - rng.uniform(0.09, 0.16))
@@ -346,7 +360,7 @@ def _place_unit(
 
     nearer = 0.001
     if unit.relation == "on":
-        surface, shrink = {"table": (0.05, 0.9), "box": (0.10, 0.8), "chair": (0.55, 0.8)}[kind]
+        surface, shrink = _SURFACES[kind]
         # The seat of a chair is beside its back.
         shift = 0.06 * main.facing if kind == "chair" else rng.uniform(-0.2, 0.2)
         base = top + surface * main.height

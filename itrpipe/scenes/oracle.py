@@ -77,9 +77,9 @@ def fulfils(item: PlacedObject, predicate: Predicate) -> bool:
     """Tell whether everything the predicate says is so of the object."""
     if item.kind not in predicate.kinds:
         return False
-    for look in LOOKS:
-        claim = getattr(predicate, look)
-        if claim is not None and claim != getattr(item, look):
+    for attribute in LOOKS:
+        claim = getattr(predicate, attribute)
+        if claim is not None and claim != getattr(item, attribute):
             return False
     return True
 
@@ -153,10 +153,10 @@ def true_matches(
         bits = np.zeros(len(scenes), dtype=np.uint8)
         for kind in predicate.kinds:
             bits |= looks["kind", kind]
-        for look in LOOKS:
-            value = getattr(predicate, look)
+        for attribute in LOOKS:
+            value = getattr(predicate, attribute)
             if value is not None:
-                bits &= looks[look, value]
+                bits &= looks[attribute, value]
         return bits
 
     matches = []

@@ -99,7 +99,8 @@ def _object_stream(
     purpose: str = "",
 ) -> Random:
     """Return a random stream of one object, named by what it is and where: without another object it looks the same."""
-    return Random(f"{scene.paint_seed}/{purpose}{item.kind}/{item.box[0]:.4f}/{item.box[1]:.4f}")
+    x0, y0, _, _ = item.box
+    return Random(f"{scene.paint_seed}/{purpose}{item.kind}/{x0:.4f}/{y0:.4f}")
 
 
 def _cast_shadows(image: Image.Image, objects: tuple[PlacedObject, ...]) -> None:
@@ -111,8 +112,9 @@ def _cast_shadows(image: Image.Image, objects: tuple[PlacedObject, ...]) -> None
     for item in objects:
         if item.state == "ground":
             inset = _SHADOW_INSETS.get(item.kind, 0.0) * item.width
-            left = (item.box[0] + inset) * width
-            right = (item.box[2] - inset) * width
+            x0, _, x1, _ = item.box
+            left = (x0 + inset) * width
+            right = (x1 - inset) * width
             base = item.base * height
             shadow = right - left
             box = (
@@ -142,7 +144,7 @@ def _hide_parts(
             raster = Image.new("L", (COLUMNS, ROWS), 0)
             _draw_parts(raster, material, parts, 255)
             cells = np.asarray(raster) > 0
-            hidden = hidden_fraction([item], cells)[0]
+            (hidden,) = hidden_fraction([item], cells)
             if not _LEAST_COVERED <= hidden <= _MOST_COVERED:
                 continue
             together = covered | cells
@@ -194,43 +196,31 @@ def _sample_patch(rng: Random, item: PlacedObject) -> tuple[str, list[Box]]:
     y0 -= _MARGIN
     x1 += _MARGIN
     y1 += _MARGIN
-    if material != "planks":
-        return material, _cluster(rng, x0, y0, x1, y1)
-    # Upright planks side by side, of nearly the same height.
-    count = max(1, round((x1 - x0) / 0.04))
-    width = (x1 - x0) / count
-    planks = []
-    for index in range(count):
-        left = x0 + index * width
-        right = x0 + (index + 1) * width
-        planks.append((left, y0 + rng.uniform(0, 0.015), right, y1))
-    return material, planks
-
-
-def _cluster(
-    rng: Random,
-    x0: float,
-    y0: float,
-    x1: float,
-    y1: float,
-) -> list[Box]:
-    """Draw ellipses that cover the area and overlap."""
     width = x1 - x0
     height = y1 - y0
+    parts = []
+    if material == "planks":  # upright, side by side, of nearly the same height
+        count = max(1, round(width / 0.04))
+        breadth = width / count
+        for index in range(count):
+            left = x0 + index * breadth
+            right = x0 + (index + 1) * breadth
+            parts.append((left, y0 + rng.uniform(0, 0.015), right, y1))
+        return material, parts
+    # Ellipses that cover the area and overlap.
     pitch = max(0.03, 0.3 * min(width, height))
     columns = max(2, round(width / pitch))
     rows = max(2, round(height / pitch))
     across = 0.5 * width / columns
     up = 0.5 * height / rows
-    ellipses = []
     for row in range(rows):
         for column in range(columns):
             x = x0 + (2 * column + 1 + rng.uniform(-0.5, 0.5)) * across
             y = y0 + (2 * row + 1 + rng.uniform(-0.5, 0.5)) * up
             size = rng.uniform(1.2, 1.9)
-            ellipses.append(box_around(x, y, size * across, size * up))
-    rng.shuffle(ellipses)
-    return ellipses
+            parts.append(box_around(x, y, size * across, size * up))
+    rng.shuffle(parts)
+    return material, parts
 
 
 def _paint_material(

@@ -152,17 +152,6 @@ def _verbs(table: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
     return kinds
 
 
-def _wordings() -> dict[str, list[_Clause]]:
-    """Return words between two noun phrases, without the copula -> what they say in captions."""
-    wordings: dict[str, list[_Clause]] = defaultdict(list)
-    for relation, texts in SAYINGS.relations.items():
-        for text in texts:
-            first, middle, tail = _WORDING.findall(text)[0]
-            clause = _Clause(relation, first == "b", _normalised(tail))
-            wordings[_normalised(middle).removeprefix(_COPULA)].append(clause)
-    return wordings
-
-
 def _clauses() -> dict[str, list[_Clause]]:
     """Return what stands between two noun phrases -> what it says.
 
@@ -198,7 +187,13 @@ def _clauses() -> dict[str, list[_Clause]]:
 
 _GROUND_VERBS = _verbs(SAYINGS.verbs)
 _FLYING_VERBS = _verbs(SAYINGS.flying_verbs)
-_WORDINGS = _wordings()
+_WORDINGS: dict[str, list[_Clause]] = defaultdict(list)
+"""Words between two noun phrases, without the copula -> what they say in captions."""
+for _relation, _texts in SAYINGS.relations.items():
+    for _text in _texts:
+        _first, _middle, _tail = _WORDING.findall(_text)[0]
+        _clause = _Clause(_relation, _first == "b", _normalised(_tail))
+        _WORDINGS[_normalised(_middle).removeprefix(_COPULA)].append(_clause)
 _VERBS = {verb: verb for verb in sorted({*_GROUND_VERBS, *_FLYING_VERBS})}
 """Verb -> what is noted of it, as in `_Claims`."""
 for _middle in _WORDINGS:
@@ -214,11 +209,13 @@ for _text, _verb in list(_STATEMENTS.items()):
     _STATEMENTS[_COPULA + _text] = _verb
 _STATEMENTS[""] = ""
 _LEADS = set(map(_normalised, SAYINGS.enumeration_leads))
-_JOINTS = {_normalised(joint) for joint in (*SAYINGS.clause_joints, ", ")}
+_JOINTS = set(map(_normalised, (*SAYINGS.clause_joints, ", ")))
 
 _KINDS_OF_NOUNS: dict[str, tuple[str, ...]] = {}
 """Singular and plural nouns -> kinds. Plurals that are no word do no harm."""
-_NOUNS = [Hypernym((_kind,), _nouns, (SAYINGS.plurals[_kind],)) for _kind, _nouns in SAYINGS.nouns.items()]
+_NOUNS: list[Hypernym] = []
+for _kind, _nouns in SAYINGS.nouns.items():
+    _NOUNS.append(Hypernym((_kind,), _nouns, (SAYINGS.plurals[_kind],)))
 for _row in (*_NOUNS, *SAYINGS.hypernyms):
     for _noun in _row.singular:
         for _spelling in (*_row.plural, _noun, f"{_noun}s", f"{_noun}es", f"{_noun[:-1]}ies"):
@@ -319,14 +316,7 @@ class CaptionReader:
         adjectives = []
         for adjective in _ADJECTIVE.finditer(phrase):
             attribute, value = _ADJECTIVES[adjective[0]]
-            adjectives.append(
-                Adjective(
-                    adjective.start(),
-                    adjective.end(),
-                    attribute,
-                    value,
-                )
-            )
+            adjectives.append(Adjective(adjective.start(), adjective.end(), attribute, value))
         certain = True
         values: dict[str, set[str]] = defaultdict(set)
         for adjective in adjectives:

@@ -256,7 +256,12 @@ class _Draft:
 
     def salient(self) -> list[Triple]:
         """Return relations that do not merely follow from the order of the objects."""
-        return [triple for triple in self.scene.relations if triple[1] not in ("left", "near")]
+        triples = []
+        for triple in self.scene.relations:
+            _, name, _ = triple
+            if name not in ("left", "near"):
+                triples.append(triple)
+        return triples
 
     def caption(
         self,
@@ -323,9 +328,10 @@ def _long(draft: _Draft) -> Caption:
         joint = rng.choice(SAYINGS.clause_joints)
     text = joint.join(parts)
     setting = draft.setting(0.85)
-    if setting:
-        is_first = rng.random() < 0.3
-        text = f"{setting}, {text}" if is_first else f"{text} {setting}"
+    if setting and rng.random() < 0.3:
+        text = f"{setting}, {text}"
+    elif setting:
+        text = f"{text} {setting}"
     return draft.caption(text, "long")
 
 
@@ -370,7 +376,9 @@ def _general(draft: _Draft) -> Caption:
     """Write how many there are of a kind, perhaps with one object of another kind."""
     rng = draft.rng
     objects = draft.scene.objects
-    plurals = [(hypernym.kinds, hypernym.plural) for hypernym in SAYINGS.hypernyms]
+    plurals = []
+    for hypernym in SAYINGS.hypernyms:
+        plurals.append((hypernym.kinds, hypernym.plural))
     for kind, plural in SAYINGS.plurals.items():
         plurals.append(((kind,), (plural,)))
     groups: list[tuple[int, Predicate, Words]] = []  # several of something: number, predicate, plural nouns

@@ -211,19 +211,27 @@ def _sample_unit(
 
 def sample_scene(
     rng: Random,
-    room: int = USUAL_UNITS,
-    alike: float = 0.0,
+    room: int,
+    alike: float,
 ) -> SymbolicScene:
     """Draw a scene; in about a quarter, two objects share a kind so that there is something to count.
 
     Args:
         rng: source of randomness.
         room: largest number of units. The more of them, the more likely.
-        alike: probability, in 0..1, of two to five objects of one kind, each number as likely.
+        alike: probability, in 0..1, of two to five objects of one kind, each number as likely; a unit of something
+            else joins up to four of them.
     """
     setting = rng.choice(SETTINGS)
     if alike and rng.random() < alike:
-        return _sample_group(rng, setting, room)
+        kinds = [kind for kind in _occurring(KINDS, setting) if kind not in _TOO_WIDE_FOR_COMPANIONS]
+        kind = rng.choice(kinds)
+        count = rng.randint(2, MAX_UNITS)
+        units = [Unit((_sample_object(rng, kind),)) for _ in range(count)]
+        other = _sample_unit(rng, setting)
+        if count < MAX_UNITS and other.objects[0].kind != kind:
+            units.insert(rng.randint(0, count), other)
+        return SymbolicScene(setting, tuple(units), max(room, len(units)))
     counts = range(MIN_UNITS, room + 1)
     weights = [WORLD.weights["units"][str(count)] for count in counts]
     count = rng.choices(counts, weights)[0]
@@ -244,22 +252,6 @@ def sample_scene(
         index = rng.choice(pairs)
         units[index] = Unit(units[index].objects[:1])
     return SymbolicScene(setting, tuple(units), room)
-
-
-def _sample_group(
-    rng: Random,
-    setting: str,
-    room: int,
-) -> SymbolicScene:
-    """Draw two to five objects of one kind, and a unit of something else where there is room for it."""
-    kinds = [kind for kind in _occurring(KINDS, setting) if kind not in _TOO_WIDE_FOR_COMPANIONS]
-    kind = rng.choice(kinds)
-    count = rng.randint(2, MAX_UNITS)
-    units = [Unit((_sample_object(rng, kind),)) for _ in range(count)]
-    other = _sample_unit(rng, setting)
-    if count < MAX_UNITS and other.objects[0].kind != kind:
-        units.insert(rng.randint(0, count), other)
-    return SymbolicScene(setting, tuple(units), max(room, len(units)))
 
 
 def _other(

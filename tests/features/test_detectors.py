@@ -236,7 +236,7 @@ def test_the_group_is_the_padded_size_and_only_thin_images_change() -> None:
     for short_side, long_side in [(96, 160), (100, 333), (64, 40)]:
         scaling = GeneralizedRCNNTransform(short_side, long_side, [0.0] * 3, [1.0] * 3)
         given = settings_of("frcnn", short_side=short_side, long_side=long_side)
-        planned = FrcnnExtractor(SimpleNamespace(transform=scaling), given, torch.device("cpu"))
+        planned = FrcnnExtractor(SimpleNamespace(transform=scaling), given, torch.device("cpu"), ())
         for height, width in sizes:
             frame = planned.transform(np.zeros((height, width, 3), dtype=np.uint8))
             scaled, _ = scaling([torch.from_numpy(frame) / 255])

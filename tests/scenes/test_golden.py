@@ -13,7 +13,7 @@ from typing import Any
 import PIL
 import pytest
 
-from itrpipe.scenes.build import ScenesDataset, generate, picture
+from itrpipe.scenes.build import Painting, ScenesDataset, generate, write_images
 from itrpipe.scenes.hard_negatives import hard_negatives
 from itrpipe.scenes.layout import PlacedObject, Scene
 from itrpipe.scenes.oracle import Caption, true_matches
@@ -99,8 +99,12 @@ def gallery() -> Iterator[Scene]:
 
 @pytest.mark.skipif(PIL.__version__ != GOLDEN["pillow"], reason="another Pillow may draw other pixels")
 @pytest.mark.parametrize("name", DIFFICULTIES)
-def test_pictures(name: str) -> None:
+def test_pictures(name: str, tmp_path: Path) -> None:
     scenes = [*made("usual").scenes[:12], *gallery()]
     pixels = b"".join(paint(scene, DIFFICULTIES[name]).tobytes() for scene in scenes)
-    files = b"".join(picture(scene, DIFFICULTIES[name]) for scene in scenes[:4])
+    work = Painting(scenes[:4], DIFFICULTIES[name])
+    (part,) = work.parts()
+    work.make(None, part, tmp_path / "part.arrow")
+    write_images([tmp_path / "part.arrow"], tmp_path)
+    files = b"".join((tmp_path / f"{scene.image_id}.jpg").read_bytes() for scene in scenes[:4])
     assert {"pixels": digest(pixels), "files": digest(files)} == GOLDEN["pictures"][name]

@@ -68,9 +68,7 @@ class Detector(Extractor):
     attributes: ClassVar[bool] = False
     nms: float
 
-    def __init__(
-        self, network: Any, settings: RegionSettings, device: torch.device, notes: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, network: Any, settings: RegionSettings, device: torch.device, notes: tuple[str, ...]) -> None:
         self.spec = FeatureSpec(
             settings.max_regions, self.width, boxes=True, labels=True, scores=True, attributes=self.attributes
         )

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from itrpipe.features.declaration import IMPORTERS, FeatureSettings
 from itrpipe.features.store import TYPES, FeatureSpec, stored_rows
 from itrpipe.storage.disk import reading
 
+Key = TypeVar("Key", str, tuple[str, ...])
 AGAIN = "extract or fetch it again"
 # Boxes may leave the image by this fraction before they are refused: tools round, and some clip one pixel too late.
 BOX_SLACK = 0.01
@@ -272,12 +273,12 @@ def match(source: FeatureSource, images: Sequence[WantedImage]) -> tuple[np.ndar
         DataError: images are not found, are ambiguous, or are found twice, or names and captions contradict each
             other.
     """
-    names = [names_of(name) for name in source.names]
-    captions: list[tuple[str, ...]] = [()] * len(names)
+    names_of_entries = [names_of(name) for name in source.names]
+    captions: list[tuple[str, ...]] = [()] * len(source.names)
     if source.captions:
         captions = [caption_key(stored) for stored in source.captions]
     # The text itself counts more than the names that it contains.
-    by_name = _index([known[1:] for known in names]) | _index([known[:1] for known in names])
+    by_name = _index([names[1:] for names in names_of_entries]) | _index([names[:1] for names in names_of_entries])
     by_captions = _index([[key] for key in captions])
     counts = {len(key) for key in by_captions}
     entries = []
@@ -350,13 +351,13 @@ def caption_key(captions: Sequence[str]) -> tuple[str, ...]:
     return tuple("".join(filter(str.isalnum, caption.casefold())) for caption in captions)
 
 
-def _index(keys: Iterable[Iterable[Any]]) -> dict[Any, int]:
+def _index(keys: Iterable[Iterable[Key]]) -> dict[Key, int]:
     """Return the entry of every key that is not empty, `_AMBIGUOUS` where several entries have it.
 
     Args:
         keys: of each entry.
     """
-    entries: dict[Any, int] = {}
+    entries: dict[Key, int] = {}
     for entry, keys_of_entry in enumerate(keys):
         for key in keys_of_entry:
             if key and entries.setdefault(key, entry) != entry:
@@ -410,7 +411,7 @@ class Import(Work[FeatureSource]):
     @property
     def notes(self) -> list[str]:
         """Notes of the import for the user."""
-        count = self._match[1]
+        _, count = self._match
         if not count:
             return []
         return [f"{count:,} of {len(self.images):,} images were found by their captions, not by an id"]

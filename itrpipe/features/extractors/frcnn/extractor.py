@@ -46,7 +46,7 @@ def build(settings: Frcnn, device: torch.device) -> FrcnnExtractor:
 
     Raises:
         MissingInputError: there is no such file, or torchvision's weights cannot be fetched.
-        DataError: the weights are damaged or of another network; names the tensor.
+        DataError: the file is damaged, is not a state dict, or is of another network; names the tensor.
     """
     notes = ()
     if settings.weights == "random":
@@ -54,35 +54,24 @@ def build(settings: Frcnn, device: torch.device) -> FrcnnExtractor:
         with same_random_numbers():
             network = _network(settings, _RANDOM_CLASSES)
     else:
-        network = _load_network(settings)
+        path = _download(settings.weights) if settings.weights in NAMES else local_weights(settings.weights)
+        if path is None:
+            names = ", ".join(NAMES)
+            raise MissingInputError(f"weights '{settings.weights}' are neither a file nor one of {names}; name one.")
+        state = read_state(path)
+        classes = len(state.get(_CLASS_SCORES, ()))
+        if classes < 2:
+            raise DataError(f"{path} lacks '{_CLASS_SCORES}', or a class other than the background; {_REMEDY}.")
+        with torch.device("meta"):  # without memory: the tensors of the file take their place
+            network = _network(settings, classes)
+        notes = fill(network, path, state, _REMEDY)
+        if notes:
+            raise DataError(f"{notes[0]}; {_REMEDY}.")
     network.eval().requires_grad_(False)
     if settings.precision == "bf16":
         in_bfloat16(network, "backbone", "rpn.head.conv", "roi_heads.box_head")
     network = network.to(memory_format=torch.channels_last).to(device)
     return FrcnnExtractor(network, settings, device, notes)
-
-
-def _load_network(settings: Frcnn) -> FasterRCNN:
-    """Return the network with the weights that the settings name.
-
-    Raises:
-        MissingInputError: there is no such file, or torchvision's weights cannot be fetched.
-        DataError: the file is damaged, is not a state dict, or is of another network; names the tensor.
-    """
-    path = _fetched(settings.weights) if settings.weights in NAMES else local_weights(settings.weights)
-    if path is None:
-        known = ", ".join(NAMES)
-        raise MissingInputError(f"weights '{settings.weights}' are neither a file nor one of {known}; name one.")
-    state = read_state(path)
-    classes = len(state.get(_CLASS_SCORES, ()))
-    if classes < 2:
-        raise DataError(f"{path} lacks '{_CLASS_SCORES}', or a class other than the background; {_REMEDY}.")
-    with torch.device("meta"):  # without memory: the tensors of the file take their place
-        network = _network(settings, classes)
-    further = fill(network, path, state, _REMEDY)
-    if further:
-        raise DataError(f"{further[0]}; {_REMEDY}.")
-    return network
 
 
 def _network(settings: Frcnn, classes: int) -> FasterRCNN:
@@ -97,8 +86,8 @@ def _network(settings: Frcnn, classes: int) -> FasterRCNN:
     )
 
 
-def _fetched(name: str) -> Path:
-    """Return the file of torchvision's weights, downloaded if need be; its name says how its digest begins."""
+def _download(name: str) -> Path:
+    """Return the file of torchvision's weights, downloaded unless it is there; its name says how its digest begins."""
     url = FasterRCNN_ResNet50_FPN_V2_Weights[name].url
     path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
     if not path.is_file():
@@ -152,7 +141,7 @@ class FrcnnExtractor(Detector):
     transform: StretchThin
     width = REGION_DIM
 
-    def __init__(self, network: Any, settings: Frcnn, device: torch.device, notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, network: Any, settings: Frcnn, device: torch.device, notes: tuple[str, ...]) -> None:
         super().__init__(network, settings, device, notes)
         self.transform = StretchThin(settings.long_side)
         self.nms = settings.nms

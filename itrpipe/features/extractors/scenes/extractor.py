@@ -195,11 +195,20 @@ class ScenesDetector(nn.Module):
         boxes = decode_boxes(deltas, boxes)
 
         order = scores.argsort(dim=1, descending=True, stable=True)
-        chosen = pick(order, spread(pick(boxes, order), _REGION_OVERLAP, REGIONS - 1))  # [B, 11]
+        # The kept boxes, then every kept box's best neighbour, then its second ... Filled up by score, a set of fixed
+        # size would show the most conspicuous thing many times over; so it shows each about equally often.
+        is_kept, overlaps = suppress(pick(boxes, order), _REGION_OVERLAP)
+        suppressor = (overlaps & is_kept[:, :, None]).byte().argmax(dim=1)  # the first kept box that overlaps each
+        itself = torch.arange(order.shape[1], device=order.device)
+        group = torch.where(is_kept, itself, suppressor)  # [B, 40]
+        is_same_group = group[:, :, None] == group[:, None, :]
+        earlier_boxes = is_same_group.triu(diagonal=1).sum(dim=1)
+        spread = earlier_boxes.argsort(dim=1, stable=True)
+        chosen = pick(order, spread[:, : REGIONS - 1])  # [B, 11]
         appearance = pick(appearance, chosen)
         kinds = pick(kinds, chosen)
-        seen = torch.cat([appearance, self.kind_embedding(kinds)], dim=-1)
-        regions = torch.cat([appearance, F.relu(self.attribute_hidden(seen))], dim=-1)  # [B, 11, 256]
+        with_kind = torch.cat([appearance, self.kind_embedding(kinds)], dim=-1)
+        regions = torch.cat([appearance, F.relu(self.attribute_hidden(with_kind))], dim=-1)  # [B, 11, 256]
         boxes = pick(boxes, chosen) / boxes.new_tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])
 
         whole_region = F.relu(self.whole_image(pooled))[:, None]
@@ -236,27 +245,6 @@ def suppress(boxes: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     falling = torch.arange(boxes.shape[1], 0, -1.0, device=boxes.device)[:, None]
     confidence = surviving_confidence(overlaps, falling.expand(len(boxes), -1, -1), threshold)
     return confidence > 0, (overlaps > threshold).triu(diagonal=1)
-
-
-def spread(boxes: Tensor, threshold: float, count: int) -> Tensor:
-    """Return indices [B, count] of the kept boxes, then of every kept box's best neighbour, then of its second ...
-
-    A region set of fixed size is larger than the number of things in a picture. Filled up by score it would show the
-    most conspicuous thing many times over; so filled up it shows each about equally often.
-
-    Args:
-        boxes: [B, K, 4], the best first.
-        threshold: overlap above which the later box is a neighbour of the earlier and not kept.
-        count: how many indices are wanted.
-    """
-    is_kept, overlaps = suppress(boxes, threshold)
-    # The first kept box that suppresses each.
-    suppressor = (overlaps & is_kept[:, :, None]).byte().argmax(dim=1)
-    itself = torch.arange(boxes.shape[1], device=boxes.device)
-    group = torch.where(is_kept, itself, suppressor)  # [B, K]
-    is_same_group = group[:, :, None] == group[:, None, :]
-    earlier_boxes = is_same_group.triu(diagonal=1).sum(dim=1)
-    return earlier_boxes.argsort(dim=1, stable=True)[:, :count]
 
 
 def pick(values: Tensor, indices: Tensor) -> Tensor:

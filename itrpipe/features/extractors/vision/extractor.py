@@ -67,7 +67,12 @@ class GridExtractor(Extractor):
             encoder.to(memory_format=torch.channels_last)
         frame = encoder.images.frame
         regions, whole, grid = self._encode(torch.zeros(1, 3, *frame, dtype=torch.uint8))
-        self._cells = _cells(grid, frame)
+        # The cells [R, 4] x0, y0, x1, y1 of the grid as fractions of the frame.
+        frame_height, frame_width = frame
+        rows, columns = np.mgrid[: grid.rows, : grid.columns]
+        x = columns.ravel() * grid.width / frame_width
+        y = rows.ravel() * grid.height / frame_height
+        self._cells = np.stack((x, y, x + grid.width / frame_width, y + grid.height / frame_height), axis=1)
         self.spec = FeatureSpec(grid.rows * grid.columns, regions.shape[2], whole.shape[1], boxes=True)
 
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
@@ -96,17 +101,7 @@ class GridExtractor(Extractor):
         frames = images.to(self._device, non_blocking=True)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             outputs = [self.encoder.image_outputs(block) for block in self.encoder.blocks(frames)]
-            whole = [self.encoder.pooled(each) for each in outputs]
+            whole = [self.encoder.pooled(output) for output in outputs]
         grid = outputs[0].grid
-        regions = [each.tokens[:, -grid.rows * grid.columns :] for each in outputs]
+        regions = [output.tokens[:, -grid.rows * grid.columns :] for output in outputs]
         return torch.cat(regions), torch.cat(whole), grid
-
-
-def _cells(grid: Grid, frame: tuple[int, int]) -> np.ndarray:
-    """Return the cells [R, 4] x0, y0, x1, y1 of a grid as fractions of a frame of height and width in pixels."""
-    height = grid.height / frame[0]
-    width = grid.width / frame[1]
-    rows, columns = np.mgrid[: grid.rows, : grid.columns]
-    x = columns.ravel() * grid.width / frame[1]
-    y = rows.ravel() * grid.height / frame[0]
-    return np.stack((x, y, x + width, y + height), axis=1)

@@ -45,8 +45,22 @@ class Framing:
             UsageError: the processor changes colours so much that they do not tell.
         """
         size = (height, width)
-        if size not in self._windows:
-            self._windows[size] = self._measured(height, width)
+        if size in self._windows:
+            return self._windows[size]
+        picture = np.full((height, width, 3), _MARK, np.uint8)
+        picture[..., 0] = np.round(np.arange(width) * _step(width))
+        picture[..., 1] = np.round(np.arange(height) * _step(height))[:, None]
+        frame = self.reader.levels(self.reader.pixels(picture)).numpy()
+        red, green, blue = frame[np.argsort(self.reader.colours)]
+        is_shown = np.abs(blue - _MARK) < _TOLERANCE
+        if not is_shown.any():
+            raise UsageError(
+                f"the image processor {type(self.reader.processor).__name__} changes colours, so that where cells lie "
+                "is not known; choose another model"
+            )
+        x0, x1 = _ends(red, is_shown, width)
+        y0, y1 = _ends(green.T, is_shown.T, height)
+        self._windows[size] = np.array([x0, y0, x1, y1])
         return self._windows[size]
 
     def boxes(self, cells: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -64,22 +78,6 @@ class Framing:
         begin = np.tile(corners[..., :2], 2)
         end = np.tile(corners[..., 2:], 2)
         return (begin + cells * (end - begin)).clip(0, 1).astype(np.float32)
-
-    def _measured(self, height: int, width: int) -> np.ndarray:
-        picture = np.full((height, width, 3), _MARK, np.uint8)
-        picture[..., 0] = np.round(np.arange(width) * _step(width))
-        picture[..., 1] = np.round(np.arange(height) * _step(height))[:, None]
-        frame = self.reader.levels(self.reader.pixels(picture)).numpy()
-        red, green, blue = frame[np.argsort(self.reader.colours)]
-        is_shown = np.abs(blue - _MARK) < _TOLERANCE
-        if not is_shown.any():
-            raise UsageError(
-                f"the image processor {type(self.reader.processor).__name__} changes colours, so that where cells lie "
-                "is not known; choose another model"
-            )
-        x0, x1 = _ends(red, is_shown, width)
-        y0, y1 = _ends(green.T, is_shown.T, height)
-        return np.array([x0, y0, x1, y1])
 
 
 def _step(pixels: int) -> float:

@@ -50,12 +50,12 @@ class ArraysSource(FeatureSource):
             if not name:  # of an .npy file
                 name = "global" if len(array.shape) == 2 else "regions"
             arrays[name] = array
-        listed = printable(", ".join(arrays))
+        array_names = printable(", ".join(arrays))
         for dataset, name in settings.map.items():
             if dataset not in (*TYPES, "image_id"):
                 raise UsageError(f"map names '{dataset}'; datasets are {', '.join(TYPES)} and image_id.")
             if name and name not in arrays:
-                raise UsageError(f"{path} has no array '{name}', which map names as {dataset}; it has {listed}.")
+                raise UsageError(f"{path} has no array '{name}', which map names as {dataset}; it has {array_names}.")
         ids_array = settings.map.get("image_id")
         if settings.ids and ids_array:
             raise UsageError(f"ids names {settings.ids} and map the array '{ids_array}'; give one of them.")
@@ -68,16 +68,18 @@ class ArraysSource(FeatureSource):
         odd = (self.spec.keys() ^ self._arrays.keys()) - {"count"}
         if odd or not self._arrays:
             alone = ", ".join(sorted(odd)) or "no regions or global"
-            raise DataError(f"{path} holds {listed}, which are no whole features ({alone}); name the rest with map.")
-        known = [name for name in (ids_array, *_ID_NAMES) if name in arrays]
+            raise DataError(
+                f"{path} holds {array_names}, which are no whole features ({alone}); name the rest with map."
+            )
+        ids_arrays = [name for name in (ids_array, *_ID_NAMES) if name in arrays]
         if settings.ids:
             ids = lines_of(path.parent / settings.ids)
-        elif known:
-            ids = labels(arrays[known[0]])
+        elif ids_arrays:
+            ids = labels(arrays[ids_arrays[0]])
         else:
             raise DataError(
-                f"{path} has no image ids (none of {listed} is called {', '.join(_ID_NAMES)}); name a text file with "
-                "ids, or an array with map.image_id."
+                f"{path} has no image ids (none of {array_names} is called {', '.join(_ID_NAMES)}); name a text file "
+                "with ids, or an array with map.image_id."
             )
         self.names = [str(image_id).strip() for image_id in ids]
         shapes = []

@@ -72,17 +72,26 @@ class PrecompSource(FeatureSource):
         regions, width = shapes[0]["regions"]
         self._of_every_image = {"count": np.array(regions)}
         if settings.grid:
-            self._of_every_image["boxes"] = _cells(path, regions, *settings.grid)
+            rows, columns = settings.grid
+            if rows * columns != regions:
+                raise UsageError(
+                    f"grid = [{rows}, {columns}] has not as many cells as the images of {path} regions, {regions}; "
+                    "correct --set grid=[ROWS,COLUMNS], or leave it out where the regions are no grid"
+                )
+            top, left = np.divmod(np.arange(regions), columns)
+            corners = np.stack([left, top, left + 1, top + 1], axis=1)
+            boxes = corners / np.array([columns, rows, columns, rows])
+            self._of_every_image["boxes"] = boxes.astype(np.float32)
         self.spec = FeatureSpec.of({**dict.fromkeys(self._of_every_image, ()), **shapes[0]})
 
         self.names = []
         all_captions = []
         places = []
-        seen = {}
+        firsts = {}
         for number, (name, split) in enumerate(splits.items()):
             for row, (image_id, captions) in enumerate(zip(split.ids, split.captions, strict=True)):
                 key = caption_key(captions)
-                earlier_split, earlier_key = seen.setdefault(names_of(image_id)[-1] or key, (number, key))
+                earlier_split, earlier_key = firsts.setdefault(names_of(image_id)[-1] or key, (number, key))
                 contradicts = key and earlier_key and key != earlier_key
                 if earlier_split == number or contradicts:
                     places.append((number, row))
@@ -191,15 +200,3 @@ def _repeats(regions: FileRows) -> int:
                 f"{regions.where}: not every image is there {repeats} times, as the first is; fetch it again"
             )
     return repeats
-
-
-def _cells(path: Path, regions: int, rows: int, columns: int) -> np.ndarray:
-    """Return the boxes [R, 4] float32 of the cells of a grid, row by row, as fractions of the image."""
-    if rows * columns != regions:
-        raise UsageError(
-            f"grid = [{rows}, {columns}] has not as many cells as the images of {path} regions, {regions}; correct "
-            "--set grid=[ROWS,COLUMNS], or leave it out where the regions are no grid"
-        )
-    top, left = np.divmod(np.arange(regions), columns)
-    corners = np.stack([left, top, left + 1, top + 1], axis=1)
-    return (corners / np.array([columns, rows, columns, rows])).astype(np.float32)

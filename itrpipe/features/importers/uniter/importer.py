@@ -80,17 +80,17 @@ class UniterSource(Entries):
             first = _stored(arrays)
             width = first["regions"].shape[1]
             counted = _counted(arrays)
-        listed = self._listed(databases)
+        counts_in_lists = self._read_counts(databases)
         counts = []
         for name in self.names:
-            if name in listed:
-                counts.append(listed[name])
+            if name in counts_in_lists:
+                counts.append(counts_in_lists[name])
                 continue
             with self.reading(name) as place:
                 counts.append(self._kept(_arrays(place, [counted])))
         format_ = "LMDB" if databases else ".npz"
-        chosen = f"surer than {settings.min_score}" if "scores" in first else "without confidences"
-        self.describe(f"{format_}, regions {chosen}", counts, width, first)
+        selection = f"surer than {settings.min_score}" if "scores" in first else "without confidences"
+        self.describe(f"{format_}, regions {selection}", counts, width, first)
 
     def entry(self, place: Place) -> dict[str, Any]:
         """See `Entries`."""
@@ -99,10 +99,10 @@ class UniterSource(Entries):
         stored["count"] = self._kept(arrays)
         return stored
 
-    def _listed(self, databases: Sequence[Path]) -> dict[str, int]:
+    def _read_counts(self, databases: Sequence[Path]) -> dict[str, int]:
         """Read the counts of regions that the settings take, from lists that UNITER keeps beside databases or above."""
-        chosen = self._settings
-        name = f"nbb_th{chosen.min_score}_max{chosen.max_regions}_min{chosen.min_regions}.json"
+        settings = self._settings
+        name = f"nbb_th{settings.min_score}_max{settings.max_regions}_min{settings.min_regions}.json"
         counts: dict[str, int] = {}
         for level in (1, 0):  # the nearest counts win
             for database in databases:
@@ -110,7 +110,7 @@ class UniterSource(Entries):
                 if file.is_file():
                     with reading(file, "counts of regions", "remove it to count them again"):
                         for image, count in read_json(file).items():
-                            counts[image] = min(int(count), chosen.max_regions)
+                            counts[image] = min(int(count), settings.max_regions)
         return counts
 
     def _kept(self, arrays: Mapping[str, np.ndarray]) -> int:
@@ -278,12 +278,12 @@ def lmdb_values(path: Path) -> Iterator[tuple[bytes, Place]]:
                 if flags & _OTHER_KINDS:
                     raise ValueError("it has a database in the database")
                 if flags & _ON_OWN_PAGES:
-                    (own,) = struct.unpack_from("<Q", page, value)
-                    stored_number, _, kind, pages, more = _PAGE.unpack(read(own * page_size, _PAGE.size))
-                    if stored_number != own or kind != _OWN_PAGES:
-                        raise ValueError(f"page {own} holds no value")
-                    start = own * page_size + _PAGE.size
-                    end = (own + (pages | more << 16)) * page_size
+                    (first,) = struct.unpack_from("<Q", page, value)
+                    stored_number, _, kind, low, high = _PAGE.unpack(read(first * page_size, _PAGE.size))
+                    if stored_number != first or kind != _OWN_PAGES:
+                        raise ValueError(f"page {first} holds no value")
+                    start = first * page_size + _PAGE.size
+                    end = (first + (low | high << 16)) * page_size
                 if start + length > min(end, size):
                     raise ValueError("a value ends beyond its place")
                 yield page[key:value], Place(path, start, length)
