@@ -452,7 +452,8 @@ class MakerPool:
                     note_memory(memory)
                     task = maker.tasks.pop(answer)
                     if task is not None:
-                        yield task[0], len(makers)
+                        part, _ = task
+                        yield part, len(makers)
 
                 for maker in makers.values():
                     while waiting and None not in maker.tasks.values():  # it has begun
@@ -519,10 +520,7 @@ def local_makers(work: Work, execution: MapExecution, parts: int) -> Iterator[Ma
     at_once = Host(work, cores).parts
 
     def begin(number: int) -> Maker:
-        environment = {
-            "OMP_NUM_THREADS": str(cores),
-            "MKL_NUM_THREADS": str(cores),
-        }
+        environment = {"OMP_NUM_THREADS": str(cores), "MKL_NUM_THREADS": str(cores)}
         if gpus:
             environment[GPUS] = gpus[number % len(gpus)]
         return _OtherProcess(pickled, at_once, cores, environment)
