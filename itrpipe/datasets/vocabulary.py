@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,6 @@ from typing_extensions import TypedDict  # pydantic takes typing's from Python 3
 from itrpipe.datasets.source_files import STRICT, load_json
 from itrpipe.storage.arrays import Ragged
 from itrpipe.storage.tables import rows_of
-
-if TYPE_CHECKING:
-    from itrpipe.datasets.prepared import Split
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
@@ -151,7 +148,7 @@ class Vocabulary:
         tokens[np.arange(len(lengths)), lengths - 1] = END
         return tokens, lengths
 
-    def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
+    def encode_split(self, split: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of the captions of a split; see `encode_all`."""
         return self.encode_all(split.tokens)
 

@@ -520,7 +520,10 @@ def local_makers(work: Work, execution: MapExecution, parts: int) -> Iterator[Ma
     at_once = Host(work, cores).parts
 
     def begin(number: int) -> Maker:
-        environment = {"OMP_NUM_THREADS": str(cores), "MKL_NUM_THREADS": str(cores)}
+        environment = {
+            "OMP_NUM_THREADS": str(cores),
+            "MKL_NUM_THREADS": str(cores),
+        }
         if gpus:
             environment[GPUS] = gpus[number % len(gpus)]
         return _OtherProcess(pickled, at_once, cores, environment)
