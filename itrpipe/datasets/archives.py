@@ -193,10 +193,7 @@ def _open_parquet(archive: Path) -> CellTable:
 
     def read(column: str, group: int) -> pa.ChunkedArray:
         # A file of its own for every read, since one must not be read by several threads.
-        with (
-            _reasons_of_damage(),
-            pq.ParquetFile(archive, metadata=metadata, page_checksum_verification=True) as file,
-        ):
+        with _reasons_of_damage(), pq.ParquetFile(archive, metadata=metadata, page_checksum_verification=True) as file:
             return file.read_row_group(group, [column], use_threads=False).column(0)
 
     return CellTable(schema, starts, read)
@@ -219,10 +216,11 @@ def _open_arrow(archive: Path) -> CellTable:
     else:
         raise DataError(f"is not whole; {FETCH_AGAIN}")
     batches = reader.read_all().to_batches()
-    for column in picture_columns(reader.schema):
-        for buffer in batches[0].column(column).buffers() if batches else ():
-            if buffer and buffer.size and not 0 <= buffer.address - mapped.address < mapped.size:
-                raise DataError("is compressed; write it without compression, as save_to_disk of datasets does")
+    for batch in batches[:1]:
+        for column in picture_columns(reader.schema):
+            for buffer in batch.column(column).buffers():
+                if buffer and buffer.size and not 0 <= buffer.address - mapped.address < mapped.size:
+                    raise DataError("is compressed; write it without compression, as save_to_disk of datasets does")
 
     def read(column: str, number: int) -> pa.ChunkedArray:
         if column not in reader.schema.names:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, TypeAdapter
 
 from itrpipe.config import unknown
 from itrpipe.datasets.captions import is_readable, repeated
@@ -86,10 +86,12 @@ def named(text: str) -> Named:
         ValueError: there is no such benchmark, it lacks its folder, or has one that nothing reads.
     """
     name, _, folder = text.partition("=")
-    known = (*SUITES, JUDGEMENTS, EMBEDDED)
-    if name not in known:
-        raise ValueError(unknown("benchmark", name, known))
-    is_complete = text == EMBEDDED if name == EMBEDDED else bool(folder)
+    names = (*SUITES, JUDGEMENTS, EMBEDDED)
+    if name not in names:
+        raise ValueError(unknown("benchmark", name, names))
+    is_complete = bool(folder)
+    if name == EMBEDDED:
+        is_complete = text == EMBEDDED
     if not is_complete:
         raise ValueError(f"{text!r}: {EMBEDDED} takes no folder, others are read from files; give NAME=FOLDER")
     return Named(name, folder)
@@ -124,7 +126,8 @@ def read_benchmark(benchmark: Named) -> Benchmark:
     for category, (names, record) in suite.files.items():
         pairs_of_file = []
         groups = Counter()
-        for number, row in rows(data_files(root, names)[0], TypeAdapter(record)):
+        [path] = data_files(root, names)
+        for number, row in rows(path, TypeAdapter(record)):
             for pair in row.pairs(f"{category}/{number}".removeprefix("/"), category):
                 pairs_of_file.append(pair)
                 groups[pair.group] += 1
@@ -137,9 +140,9 @@ def read_benchmark(benchmark: Named) -> Benchmark:
             raise DataError(
                 f"{root}: the negative of pair {pair.id} is its caption, {pair.caption!r}; leave the pair out"
             )
-    twice = repeated(pair.id for pair in pairs)
-    if twice:
-        raise DataError(f"{root}: pair {twice[0]} is given twice; an example has one line")
+    repeated_ids = repeated(pair.id for pair in pairs)
+    if repeated_ids:
+        raise DataError(f"{root}: pair {repeated_ids[0]} is given twice; an example has one line")
     first_pairs = {pair.file: f"pair {pair.id}" for pair in reversed(pairs)}
     files = list(first_pairs)
     located = locate_all_images(root, files, list(first_pairs.values()), suite.folders)
@@ -187,14 +190,13 @@ _Pixel = Annotated[float, Field(ge=-_FARTHEST, le=_FARTHEST)]
 _Side = Annotated[float, Field(gt=0.5, le=_FARTHEST)]
 
 
-class _Row(BaseModel):
+class _Row(BaseModel, strict=True):
     """A row of a benchmark.
 
     Attributes:
         fewest: pairs of a group that counts.
     """
 
-    model_config = ConfigDict(strict=True)
     fewest: ClassVar[int] = 0
 
     def pairs(self, name: str, category: str) -> list[Pair]:
@@ -238,7 +240,8 @@ class _Relation(_Aro):
 
 
 class _Attribution(_Aro):
-    fewest, group = 25, "attributes {0.attributes[0]}, {0.attributes[1]}"
+    fewest = 25
+    group = "attributes {0.attributes[0]}, {0.attributes[1]}"
     attributes: Annotated[list[str], Field(min_length=2, max_length=2)]
 
 
@@ -281,13 +284,13 @@ class _Winoground(_Row):
         return pairs
 
 
-class _Own(_Row):
-    """A row of one's own. In JSON `negative` may be a list; in CSV a caption with several has several rows."""
+class _Local(_Row):
+    """A row of a user's file. In JSON `negative` may be a list; in CSV a caption with several has several rows."""
 
     file: str
     caption: Sentence
     negative: Annotated[dict[str, Sentence], BeforeValidator(_negatives_by_suffix), Field(min_length=1)]
-    category: Annotated[str | None, AfterValidator(lambda text: _readable(text) if text else "")] = ""
+    category: Annotated[str | None, AfterValidator(lambda text: text and _readable(text))] = ""
 
     def pairs(self, name: str, category: str) -> list[Pair]:
         pairs = []
@@ -318,7 +321,7 @@ SUITES = {
         },
         measures=("pairs", "macro"),
     ),
-    "local": Suite({"": (("benchmark.jsonl", "benchmark.json", "benchmark.csv"), _Own)}, ("", "images")),
+    "local": Suite({"": (("benchmark.jsonl", "benchmark.json", "benchmark.csv"), _Local)}, ("", "images")),
     "sugarcrepe": Suite(
         {
             "add_att": (("add_att.json",), _SugarCrepe),

@@ -77,15 +77,15 @@ class Decision:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
+@dataclass(frozen=True)
 class Decisions:
     """Judgements in the order in which they were made.
 
-    Args:
+    Attributes:
         rows: with the columns of `SCHEMA`.
     """
 
-    def __init__(self, rows: pa.Table) -> None:
-        self.rows = rows
+    rows: pa.Table
 
     @cached_property
     def of_training(self) -> Decisions:
@@ -160,7 +160,9 @@ class DecisionFile:
         Raises:
             DataError: it is damaged, or no such file.
         """
-        return read_decisions(self.path) if self.path.exists() else Decisions(SCHEMA.empty_table())
+        if not self.path.exists():
+            return Decisions(SCHEMA.empty_table())
+        return read_decisions(self.path)
 
     def add(self, decisions: Sequence[Decision]) -> None:
         """Add rows: once this returns, they outlive a crash of the machine, and a crash before leaves the old file.
@@ -251,26 +253,21 @@ class _Row(BaseModel):
     reviewer: str = ""
 
 
-def _read_rows(path: Path) -> Decisions:
-    """Read a table of decisions. A later row counts as a later answer."""
-    decisions = []
-    for number, (_, row) in enumerate(table_rows(path, TypeAdapter(_Row))):
-        # Times that come again with the file, so that its rows are merged once.
-        at = datetime.fromtimestamp(number, UTC)
-        reviewer = row.reviewer or path.stem
-        decisions.append(asdict(Decision(reviewer, row.image_id, row.caption_id, row.answer, at=at)))
-    return Decisions(pa.Table.from_pylist(decisions, schema=SCHEMA))
-
-
 def read_decisions(path: Path) -> Decisions:
-    """Read a file of decisions: `decisions.parquet`, or a table of text.
+    """Read a file of decisions: `decisions.parquet`, or a table of text, whose later rows count as later answers.
 
     Raises:
         MissingInputError: there is none.
         DataError: it is damaged, or none of decisions.
     """
     if path.suffix.lower() in (".csv", ".tsv"):
-        return _read_rows(path)
+        decisions = []
+        for number, (_, row) in enumerate(table_rows(path, TypeAdapter(_Row))):
+            # Times that come again with the file, so that its rows are merged once.
+            at = datetime.fromtimestamp(number, UTC)
+            reviewer = row.reviewer or path.stem
+            decisions.append(asdict(Decision(reviewer, row.image_id, row.caption_id, row.answer, at=at)))
+        return Decisions(pa.Table.from_pylist(decisions, schema=SCHEMA))
     rows = read_table(path, SCHEMA, "restore it from a copy, or make one with `itrpipe serve`")
     for name in SCHEMA.names:
         empty = rows[name].null_count

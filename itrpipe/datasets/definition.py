@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.storage.artifact import DEFINITION, read_manifest
@@ -26,7 +26,7 @@ LONGEST_NAME = 100
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+@-]{{,{LONGEST_NAME - 1}}}")
 
 
-class StageDefinition(BaseModel):
+class StageDefinition(BaseModel, extra="forbid", frozen=True):
     """A configuration of a stage that reads files from outside the data folder.
 
     Attributes:
@@ -36,15 +36,13 @@ class StageDefinition(BaseModel):
         artifact: of embeddings, the folder that was made of them last.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     conf: str
     source: str | None = None
     settings: dict[str, Any] = {}
     artifact: str = ""
 
 
-class ModelDefinition(BaseModel):
+class ModelDefinition(BaseModel, extra="forbid", frozen=True):
     """A model that `itrpipe train --name` was told of.
 
     Attributes:
@@ -52,8 +50,6 @@ class ModelDefinition(BaseModel):
         settings: values given on the command line, by dotted key; those without a scope are of the training itself.
         trained: label of a training under this name, such as `aoq.vsepp.s1` -> folder of its latest artifact.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     method: str
     settings: dict[str, Any] = {}
@@ -65,7 +61,7 @@ class ModelDefinition(BaseModel):
         return self.settings.get("seed", 0)
 
 
-class DatasetDefinition(BaseModel):
+class DatasetDefinition(BaseModel, extra="forbid", frozen=True):
     """Definition of a dataset: its source, its features and its named models.
 
     Attributes:
@@ -76,8 +72,6 @@ class DatasetDefinition(BaseModel):
         photographs: the folder whose photographs are indexed, where this is no dataset with captions.
         commands: recipe -> the last command that ran all of it.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     prepare: StageDefinition | None = None
     features: dict[str, StageDefinition] = {}

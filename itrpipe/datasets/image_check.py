@@ -59,7 +59,10 @@ class ImageChecking(Work[ImageRoot]):
         files: paths relative to it; each is opened once.
     """
 
-    title, unit, suffix, overlap = "checking images", "images", ".json", 2
+    title = "checking images"
+    unit = "images"
+    suffix = ".json"
+    overlap = 2
     untold = ("_files",)
 
     def __init__(self, root: Path, files: Iterable[str]) -> None:

@@ -94,7 +94,11 @@ class Judgements(NamedTuple):
         """Return the images and captions of all pairs, kind after kind."""
         import numpy as np
 
-        images, captions, *_ = zip(*self.answers.values(), strict=True)
+        images = []
+        captions = []
+        for pairs in self.answers.values():
+            images.append(pairs.images)
+            captions.append(pairs.captions)
         return np.concatenate(images), np.concatenate(captions)
 
     def photographs(self) -> list[str]:
@@ -104,7 +108,9 @@ class Judgements(NamedTuple):
             MissingInputError, DataError: see `locate_all_images`.
         """
         folders = [folder for folder in FOLDERS if (self.root / folder).is_dir()]
-        return locate_all_images(self.root, self.files, self.files, folders) if folders else []
+        if not folders:
+            return []
+        return locate_all_images(self.root, self.files, self.files, folders)
 
     def digests(self, cache: DigestCache) -> dict[str, str]:
         """Return the digest of all files of the folder; it is the same in another place."""
@@ -141,7 +147,7 @@ def read_judgements(folder: str) -> Judgements:
         is_valid = ((values >= source.low) & (values <= source.high)).all(axis=1)
         is_valid &= (rows >= 0) & np.isin(images, owners)
         if not is_valid.all():
-            wrong = table.slice(int(is_valid.argmin()), 1).to_pylist()[0]
+            [wrong] = table.slice(int(is_valid.argmin()), 1).to_pylist()
             row = ", ".join(map(str, wrong.values()))
             raise DataError(
                 f"{root}: {source.names[1]} has {printable(row)}: an answer is no number from {source.low} to "
@@ -150,10 +156,10 @@ def read_judgements(folder: str) -> Judgements:
         is_other = images != owners[rows]
         pairs[kind] = images[is_other], rows[is_other], values[is_other]
 
-    named = []  # photographs in pairs, and those whose captions are in pairs
+    photographs = []  # those in pairs, and those whose captions are in pairs
     for images, rows, _ in pairs.values():
-        named += [images, owners[rows]]
-    files = np.unique(np.concatenate(named))
+        photographs += [images, owners[rows]]
+    files = np.unique(np.concatenate(photographs))
     kept = np.flatnonzero(np.isin(owners, files))
     answers = {}
     for kind, (images, rows, values) in pairs.items():
@@ -178,7 +184,7 @@ def _read_table(root: Path, names: Sequence[str], columns: Sequence[str]) -> pa.
     import pyarrow as pa
     from pyarrow import csv
 
-    path = data_files(root, names)[0]
+    [path] = data_files(root, names)
     types = dict.fromkeys(columns, pa.float64()) | dict.fromkeys(_TEXTS, pa.string())
     header = None if path.suffix == ".tsv" else columns
     try:

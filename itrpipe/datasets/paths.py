@@ -122,14 +122,17 @@ class ImageRoot:
 
     Folders are resolved once each, so that 100,000 images in one folder cost one look at that folder
     and one `lstat` per image.
+
+    Args:
+        root: the folder.
+        source: the data file, for errors.
     """
 
     def __init__(self, root: Path, source: Path) -> None:
-        """Remember the root and the data file that errors name."""
         self.root = root
         self._source = source
         self._real_root = os.path.realpath(root)
-        self._real_folders = {}
+        self._real_folders: dict[str, str] = {}
         self._stored_names: dict[str, dict[str, str]] = {}
 
     def as_stored(self, relative: str) -> str:

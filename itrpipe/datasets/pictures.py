@@ -22,8 +22,19 @@ from itrpipe.storage.disk import OF_THE_FILE
 
 # Pillow's other decoders run foreign programs (EPS) or serve no data set of photographs.
 DECODERS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-_OF_PYTHON = (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, LookupError, TypeError)
-DECODER_ERRORS = (*_OF_PYTHON, DataError, struct.error, zlib.error, Image.DecompressionBombError)
+DECODER_ERRORS = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    DataError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
 """Errors of Pillow on hostile bytes; each becomes the reason that this one file is refused. Running out of memory is
 not among them: it says nothing of the file."""
 MAX_PIXELS = 89_478_485

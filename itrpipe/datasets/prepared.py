@@ -58,7 +58,7 @@ def write_prepared(folder: Path, annotations: Annotations, facts: Mapping[str, I
 
 
 def write_tables(
-    folder: Path, images: Mapping[str, Any], caption_ids: Any, texts: Sequence[str], owners: np.ndarray
+    folder: Path, images: Mapping[str, list[Any]], caption_ids: Sequence[str], texts: Sequence[str], owners: np.ndarray
 ) -> None:
     """Write both files of columns in any order.
 
@@ -207,8 +207,8 @@ class PreparedDataset:
         captions = read_table(folder / CAPTIONS_FILE, _CAPTIONS, _REMEDY, names)
         splits = {}
         for name in SPLITS:
-            is_own = pc.field("split") == name
-            split = Split(name, images.filter(is_own), captions.filter(is_own))
+            is_in_split = pc.field("split") == name
+            split = Split(name, images.filter(is_in_split), captions.filter(is_in_split))
             if len(split.images):
                 splits[name] = split
         return cls(folder, splits)
@@ -255,12 +255,12 @@ def texts_of(folder: Path, split: str, caption_ids: Rows) -> Iterator[str]:
     """
     file = TableFile(folder / CAPTIONS_FILE, _CAPTIONS, _REMEDY)
     start = 0
-    for batch in file.batches(_ROWS_AT_ONCE, ["caption_id", "split", "text"]):
-        rows = batch.filter(pc.field("split") == split)
+    for table in file.row_groups(["caption_id", "split", "text"]):
+        rows = table.filter(pc.field("split") == split)
         ids = caption_ids.read(start, start + len(rows)).tolist()
         next_ids = pa.array(ids, pa.binary()).cast(_TEXT)
-        is_wanted = pc.is_in(rows["caption_id"], next_ids)  # pyright: ignore
-        texts = rows["text"].filter(is_wanted).to_pylist()
+        has_id = pc.is_in(rows["caption_id"], next_ids)  # pyright: ignore
+        texts = rows["text"].filter(has_id).to_pylist()
         start += len(texts)
         yield from texts
 

@@ -83,11 +83,9 @@ class PairSet:
         """
         texts = Ragged.of_owners(self.image_rows, self.images, self.caption_rows)
         images = Ragged.of_owners(self.caption_rows, captions, self.image_rows)
-        most_texts = int(texts.counts.max(initial=1))
-        most_images = int(images.counts.max(initial=1))
         return {
-            "texts_for_images": texts.padded(most_texts, -1),
-            "images_for_texts": images.padded(most_images, -1),
+            "texts_for_images": texts.padded(fill=-1, min_width=1),
+            "images_for_texts": images.padded(fill=-1, min_width=1),
         }
 
     def __len__(self) -> int:
@@ -126,8 +124,8 @@ def known_pairs(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) ->
     lists = table["true_image_ids"].combine_chunks().take(pa.array(rows))
     captions = np.repeat(np.arange(len(rows)), lists.value_lengths().to_numpy())
     images = rows_of(lists.flatten(), pa.array(image_ids.tolist(), pa.string()))
-    is_known = images >= 0
-    return PairSet.of(captions[is_known], images[is_known], len(image_ids))
+    is_listed = images >= 0
+    return PairSet.of(captions[is_listed], images[is_listed], len(image_ids))
 
 
 def rows_of_ids(
@@ -143,8 +141,8 @@ def rows_of_ids(
 def pair_set(pairs: Iterable[tuple[str, str]], image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet:
     """Return pairs of ids of image and caption as rows of these images and captions; those of others are left out."""
     captions, images = rows_of_ids(pairs, image_ids, caption_ids)
-    is_known = (images >= 0) & (captions >= 0)
-    return PairSet.of(captions[is_known], images[is_known], len(image_ids))
+    is_listed = (images >= 0) & (captions >= 0)
+    return PairSet.of(captions[is_listed], images[is_listed], len(image_ids))
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,7 @@ class Decided:
         """
         pairs = {FITS: [], DIFFERS: [], DOUBTFUL: []}
         for pair, verdict in verdicts.items():
-            pairs[verdict if verdict in pairs else DOUBTFUL].append(pair)
+            pairs.get(verdict, pairs[DOUBTFUL]).append(pair)
         fits = pair_set(pairs[FITS], image_ids, caption_ids)
         differs = pair_set(pairs[DIFFERS], image_ids, caption_ids)
         doubtful = pair_set(pairs[DOUBTFUL], image_ids, caption_ids)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ VISION, TEXT = "vision", "text"
 _AGAIN = "download the model again"
 # Parameters that pretraining alone uses; checkpoints may lack them.
 _UNUSED = ("mask_token", "num_batches_tracked")
-_POOLER = "pooler"
 _IMAGES_AT_ONCE = {"cpu": 4, "cuda": 64}
 """Images in a forward pass outside training: on a processor more than fit its memory allocator's own 32 MiB take twice
 as long each, and on a GPU a block of 512 images of 384 pixels would take gigabytes for a ViT's tokens."""
@@ -207,7 +207,7 @@ class Encoder(nn.Module):
             write_modules(folder, self.texts, self.network.config.get_text_config().hidden_size)
 
     @torch.no_grad()
-    def _try(self, side: str, encode: Any, *inputs: Tensor) -> int:
+    def _try(self, side: str, encode: Callable[..., Tensor], *inputs: Tensor) -> int:
         """Encode one image or caption; remember which parts of the network are used, and return D."""
         used: list[str] = []
         handles = []
@@ -320,9 +320,10 @@ def open_network(folder: Path, kind: str = "AutoModel") -> Any:
     for name, shape, expected in sorted(report["mismatched_keys"]):
         wrong.append(f"'{name}' {list(shape)} is {list(expected)} by config.json")
     for name in sorted(report["missing_keys"]):
-        if name.partition(".")[0] == _POOLER:
+        parts = name.split(".")
+        if parts[0] == "pooler":
             network.pooler = None
-        elif name.rpartition(".")[2] not in _UNUSED:
+        elif parts[-1] not in _UNUSED:
             wrong.append(f"they lack '{name}'")
     if wrong:
         raise DataError(

@@ -33,11 +33,19 @@ TOKENIZERS = (
 READERS = {"vision": PROCESSORS, "text": TOKENIZERS}
 """Side of a model -> files of which its folder has at least one."""
 _READ = {"vision": "images", "text": "captions"}
-_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "open_clip*.safetensors")
-_FETCHED = (
-    *("*.json", "*.txt", "*.model", "*.jinja", *_WEIGHTS),
-    *("[0-9]_*/*.safetensors", "encoder/*.safetensors", "vision/*.safetensors", "text/*.safetensors"),
-)
+_FETCHED = [
+    "*.json",
+    "*.txt",
+    "*.model",
+    "*.jinja",
+    "model.safetensors",
+    "model-*-of-*.safetensors",
+    "open_clip*.safetensors",
+    "[0-9]_*/*.safetensors",
+    "encoder/*.safetensors",
+    "vision/*.safetensors",
+    "text/*.safetensors",
+]
 """Patterns of files to download; folders are those of sentence-transformers and of `itrpipe export`."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 _OF_TIMM = "pretrained_cfg"
@@ -69,9 +77,9 @@ def local_folder(model: str) -> Path | None:
         for file in path.iterdir():
             if file.exists() and not (file.is_file() or file.is_dir()):  # a pipe would be waited for
                 raise DataError(f"{file} is no regular file; put the file of the model there")
-        own = path / _CLIP_OF_SENTENCE_TRANSFORMERS
-        if own.is_dir() and not (path / CONFIG).is_file():
-            return own
+        clip = path / _CLIP_OF_SENTENCE_TRANSFORMERS
+        if clip.is_dir() and not (path / CONFIG).is_file():
+            return clip
         return path
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or os.path.exists(path):
         raise MissingInputError(f"{model} is not a folder; name a folder with {CONFIG}, or a hub id")
@@ -152,7 +160,7 @@ def fetch_folder(model: str, revision: str = "main", weights: bool = True) -> Pa
     ignored = [] if weights else ["*.safetensors"]
     with fetching(model, revision), quiet(progress=sys.stderr.isatty()):
         path = huggingface_hub.snapshot_download(
-            model, revision=revision, allow_patterns=list(_FETCHED), ignore_patterns=ignored
+            model, revision=revision, allow_patterns=_FETCHED, ignore_patterns=ignored
         )
     return Path(path)
 
@@ -250,9 +258,9 @@ def fetching(model: str, revision: str) -> Iterator[None]:
             if kind.__name__ in _REASONS:
                 reason = _REASONS[kind.__name__].replace("{}", revision)
                 break
-        here = "" if "/" in model else "no folder here has this name, and "
+        hint = "" if "/" in model else "no folder here has this name, and "
         raise MissingInputError(
-            f"model {model}: {here}the Hugging Face hub does not give it ({reason}); correct the name, or download "
+            f"model {model}: {hint}the Hugging Face hub does not give it ({reason}); correct the name, or download "
             "the model elsewhere and name its folder"
         ) from None
 

@@ -91,8 +91,9 @@ class ImageReader(nn.Module):
                 f"the image processor {name} makes images of different sizes, or patches of them, "
                 "which cannot lie in one batch; set a height and a width in its preprocessor_config.json"
             )
-        self.frame = (black.shape[1], black.shape[2])
-        row, column = self.frame[0] // 2, self.frame[1] // 2  # the middle, since a frame may have margins
+        _, height, width = black.shape
+        self.frame = (height, width)
+        row, column = height // 2, width // 2  # the middle, since a frame may have margins
         shift = black[:, row, column].view(3, 1, 1)
         scale = (white[:, row, column].view(3, 1, 1) - shift) / _WHITE
         if not (scale.isfinite() & shift.isfinite() & (scale != 0)).all():

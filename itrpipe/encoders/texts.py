@@ -198,11 +198,20 @@ def read_modules(folder: Path) -> tuple[Pool | None, list[Dense], int]:
         inside = folder / place
         if not inside.resolve().is_relative_to(folder.resolve()):
             raise DataError(f"{path} leads out of the folder by '{place}'; download the model again")
+        config_path = inside / "config.json"
         if kind == "Pooling":
-            pool = _read_pooling(inside / "config.json")
+            config = read_config(config_path)
+            mode = config.get("pooling_mode")
+            if mode is None:
+                mode = "+".join(name for key, name in _OLDER.items() if config.get(key))
+            if mode not in _POOLS:
+                raise UsageError(
+                    f"{config_path}: the pooling '{mode}' is none of {', '.join(_POOLS)}; choose another model"
+                )
+            pool = _POOLS[mode]
         elif kind == "Dense":
             weights = inside / "model.safetensors"
-            config = read_config(inside / "config.json")
+            config = read_config(config_path)
             with reading(weights, "the weights of a layer", "download the model again"):
                 layer = Dense(config)
                 layer.load_state_dict(load_file(weights))
@@ -213,16 +222,6 @@ def read_modules(folder: Path) -> tuple[Pool | None, list[Dense], int]:
                 "mine-negatives --embeddings"
             )
     return pool, layers, limit
-
-
-def _read_pooling(path: Path) -> Pool:
-    config = read_config(path)
-    mode = config.get("pooling_mode")
-    if mode is None:
-        mode = "+".join(name for key, name in _OLDER.items() if config.get(key))
-    if mode not in _POOLS:
-        raise UsageError(f"{path}: the pooling '{mode}' is none of {', '.join(_POOLS)}; choose another model")
-    return _POOLS[mode]
 
 
 def write_modules(folder: Path, reader: TextReader, width: int) -> None:
@@ -237,7 +236,8 @@ def write_modules(folder: Path, reader: TextReader, width: int) -> None:
     if reader.pool not in modes:
         return
     modules = []
-    for place, kind in enumerate(["Transformer", "Pooling", *["Dense"] * len(reader.layers)]):
+    kinds = ["Transformer", "Pooling"] + ["Dense"] * len(reader.layers)
+    for place, kind in enumerate(kinds):
         path = f"{place}_{kind}" if place else ""
         modules.append({"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"})
     write_json(folder / MODULES, modules)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from itrpipe.engine.run import Answer, Host, Maker, MakerPool, MapExecution, last_line, usable_cores
@@ -21,7 +22,7 @@ _PATIENCE = 30.0
 """Seconds until a machine counts as one that does not answer."""
 
 
-def load_ray() -> Any:
+def load_ray() -> ModuleType:
     """Import the library Ray and return it.
 
     Raises:
@@ -38,7 +39,7 @@ def load_ray() -> Any:
 
 
 @contextmanager
-def connected(ray: Any, address: str, workers: int = 0) -> Iterator[None]:
+def connected(ray: ModuleType, address: str, workers: int = 0) -> Iterator[None]:
     """Connect to a cluster, or to one of this machine alone that ends with the connection.
 
     Args:
@@ -114,7 +115,7 @@ class Node(NamedTuple):
     sees_data: bool
 
 
-def nodes(ray: Any, root: Path) -> Iterator[Node]:
+def nodes(ray: ModuleType, root: Path) -> Iterator[Node]:
     """Yield the machines of the connected cluster.
 
     Args:
@@ -193,7 +194,7 @@ class _RemoteHost:
 class _Actor(Maker):
     """An actor of the cluster, or one that waits for room."""
 
-    def __init__(self, ray: Any, actor: Any) -> None:
+    def __init__(self, ray: ModuleType, actor: Any) -> None:
         super().__init__()
         self.died = (ray.exceptions.RayError,)
         self._ray = ray

@@ -452,7 +452,8 @@ class MakerPool:
                     note_memory(memory)
                     task = maker.tasks.pop(answer)
                     if task is not None:
-                        yield task[0], len(makers)
+                        part, _ = task
+                        yield part, len(makers)
 
                 for maker in makers.values():
                     while waiting and None not in maker.tasks.values():  # it has begun

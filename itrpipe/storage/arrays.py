@@ -177,7 +177,7 @@ class HeldRows:
         """Read rows start..stop."""
         return self.array[start:stop]
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Any, ...]:
         if self.source is None:
             return HeldRows, (self.array,)
         return JoinedRows, ((self.source,),)
@@ -240,7 +240,7 @@ def take(values: Rows, rows: np.ndarray) -> np.ndarray:
 class ArrayWriter:
     """Writes the arrays of a file, whose rows may come in any order; `array_writer` makes it."""
 
-    def __init__(self, file: IO[bytes], arrays: Mapping[str, tuple[Any, Shape]], facts: Any) -> None:
+    def __init__(self, file: IO[bytes], arrays: Mapping[str, tuple[DTypeLike, Shape]], facts: Any) -> None:
         self._file = file
         self._facts = facts
         self._arrays: dict[str, tuple[int, np.dtype, Shape]] = {}
@@ -284,7 +284,7 @@ class ArrayWriter:
 
 
 @contextmanager
-def array_writer(path: Path, arrays: Mapping[str, tuple[Any, Shape]], facts: Any = None) -> Iterator[ArrayWriter]:
+def array_writer(path: Path, arrays: Mapping[str, tuple[DTypeLike, Shape]], facts: Any = None) -> Iterator[ArrayWriter]:
     """Yield a writer of a file of arrays, which takes its place in the end, whole.
 
     Args:
@@ -371,7 +371,7 @@ class Ragged:
     values: np.ndarray
 
     @classmethod
-    def of_lists(cls, lists: Sequence[Sequence[Any] | np.ndarray], dtype: Any = np.int64) -> Ragged:
+    def of_lists(cls, lists: Sequence[Sequence[Any] | np.ndarray], dtype: DTypeLike = np.int64) -> Ragged:
         """Join lists of Python, or arrays."""
         values = np.concatenate([np.zeros(0, dtype), *lists]).astype(dtype, copy=False)
         counts = np.array(list(map(len, lists)), dtype=np.int64)
@@ -424,19 +424,17 @@ class Ragged:
         counts = self.offsets[1:][rows] - starts
         return Ragged.of_counts(counts, self.values[run_indices(starts, counts)])
 
-    def padded(self, width: int | None = None, fill: Any = 0) -> np.ndarray:
-        """Return the lists as rows [n, width, ...], cut at the width, with `fill` behind the last value of each.
+    def padded(self, fill: Any = 0, min_width: int = 0) -> np.ndarray:
+        """Return the lists as rows [n, width, ...] with `fill` behind the last value of each.
 
-        By default the width is that of the longest list, and 0 where there is no list.
+        The width is that of the longest list, and at least `min_width`.
         """
         counts = self.counts
-        if width is None:
-            width = int(counts.max(initial=0))
+        width = int(counts.max(initial=min_width))
         shape = (len(self), width, *self.values.shape[1:])
         table = np.full(shape, fill, dtype=self.values.dtype)
-        kept = np.minimum(counts, width)
-        is_kept = np.arange(width) < kept[:, None]
-        table[is_kept] = self.values[run_indices(self.offsets[:-1], kept)]
+        is_filled = np.arange(width) < counts[:, None]
+        table[is_filled] = self.values
         return table
 
     def __len__(self) -> int:

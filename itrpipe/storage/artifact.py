@@ -510,17 +510,15 @@ def seal(location: Location) -> None:
     sync(location.folder.parent)
 
 
-def recover_sealed(location: Location) -> bool:
-    """Finish an artifact whose process was killed between writing the manifest and renaming.
+def recover_sealed(location: Location) -> None:
+    """Finish an artifact, if its process was killed between writing the manifest and renaming the folder.
 
-    Returns:
-        Whether there was one.
+    Raises:
+        DataError: a file of it is damaged.
     """
-    if not (location.partial / MANIFEST).exists():
-        return False
-    check_artifact(location.partial, thorough=True)
-    seal(location)
-    return True
+    if (location.partial / MANIFEST).exists():
+        check_artifact(location.partial, thorough=True)
+        seal(location)
 
 
 # Digests of large files, and of those outside the data folder
@@ -548,7 +546,7 @@ class DigestCache:
         self.of_steps: dict[str, dict[str, str]] = {}
         self._reporter = reporter or Reporter()
         self._entries = self._read()
-        self._new: dict[str, list] = {}
+        self._new: dict[str, list[Any]] = {}
 
     def digest(self, path: Path) -> str:
         """Return the sha256 of one source file, from the cache while it is unchanged.
@@ -628,7 +626,7 @@ class DigestCache:
                 write_stamped_json(self.path, self._entries)
             self._new = {}
 
-    def _read(self) -> dict[str, list]:
+    def _read(self) -> dict[str, list[Any]]:
         """Return the entries on the disk; a cache that is damaged counts as empty."""
         try:
             return read_stamped_json(self.path, "its files are hashed again")

@@ -102,7 +102,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Remove the files that killed processes of this machine have left in a folder, in the middle of `atomic_file`."""
     for path in folder.glob(f".*.{glob.escape(socket.gethostname())}.*{TEMPORARY}"):
-        process = path.name.rpartition("-")[0].rpartition(".")[2]
+        writer, _, _ = path.name.rpartition("-")
+        _, _, process = writer.rpartition(".")
         if process.isdigit():
             try:
                 os.kill(int(process), 0)

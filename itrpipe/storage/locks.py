@@ -49,27 +49,27 @@ def locked(
         UnavailableError: the folder is not writable, or its file system gives no locks.
     """
     make_folder(location.lock().parent)
-    with contextlib.ExitStack() as held:
-        held.callback(_remove_unbegun, location)  # last of all, when the locks are free again
-        whole = held.enter_context(_acquired(location.lock(), on_wait))
+    with contextlib.ExitStack() as locks:
+        locks.callback(_remove_unbegun, location)  # last of all, when the locks are free again
+        whole = locks.enter_context(_acquired(location.lock(), on_wait))
         if part:
             part_lock = location.lock(part)
             while True:
                 try:
-                    held.enter_context(_acquired(part_lock, None))
+                    locks.enter_context(_acquired(part_lock, None))
                     break
                 except LockedError:
                     whole.release()  # its maker could wait for it
                 with _acquired(part_lock, on_wait):
                     pass
-                whole = held.enter_context(_acquired(location.lock(), on_wait))
+                whole = locks.enter_context(_acquired(location.lock(), on_wait))
             recover_sealed(location)
             if not location.folder.exists():
                 open_partial(location)
             whole.release()
         else:
             for path in _part_locks(location.folder):
-                held.enter_context(_acquired(path, on_wait if for_parts else None))
+                locks.enter_context(_acquired(path, on_wait if for_parts else None))
         yield
 
 
@@ -102,13 +102,13 @@ def holder(path: Path) -> str:
 def unused(folder: Path) -> Iterator[bool]:
     """Hold the locks of an artifact or `.partial` folder if no process has one; yield whether they are held."""
     folder = folder.with_name(folder.name.removesuffix(PARTIAL))
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         try:
             for path in [folder.with_name(f".{folder.name}.lock"), *_part_locks(folder)]:
-                held.enter_context(_acquired(path, None))
+                locks.enter_context(_acquired(path, None))
             free = True
         except (LockedError, UnavailableError):
-            held.close()
+            locks.close()
             free = False
         yield free
 

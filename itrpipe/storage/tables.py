@@ -40,8 +40,7 @@ class TableFile:
         if isinstance(expected, pa.Schema):
             is_expected = schema.equals(expected)
         else:
-            missing = set(expected).difference(schema.names)
-            is_expected = not missing
+            is_expected = set(expected).issubset(schema.names)
         if not is_expected:
             columns = ", ".join(f"{field.name} {field.type}" for field in schema)
             raise DataError(f"{path} has other columns than this version writes ({columns}); {remedy}")
@@ -65,11 +64,6 @@ class TableFile:
         for number in range(self._file.num_row_groups):
             yield self.read(columns, number)
 
-    def batches(self, rows: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield up to `rows` rows at a time, whatever the row groups are; see `read`."""
-        with reading(self.path, "a table", self._remedy):
-            yield from self._file.iter_batches(rows, columns=columns)
-
 
 def read_table(
     path: Path, expected: pa.Schema | Sequence[str], remedy: str, columns: Sequence[str] | None = None
@@ -87,10 +81,7 @@ def table_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
     Raises:
         DiskFullError: no space is left.
     """
-    with (
-        on_disk(path),
-        pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer,
-    ):
+    with on_disk(path), pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
         yield writer
 
 
@@ -100,9 +91,9 @@ def write_table(path: Path, table: pa.Table) -> None:
         writer.write_table(table)
 
 
-def rows_of(wanted: pa.Array | pa.ChunkedArray, known: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """Return the row of each wanted value among the known ones, int64; -1 where it is not there."""
-    rows = pc.call_function("index_in", [wanted], pc.SetLookupOptions(value_set=known))
+def rows_of(values: pa.Array | pa.ChunkedArray, column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """Return the row of each value in a column, int64; -1 where it is not there."""
+    rows = pc.call_function("index_in", [values], pc.SetLookupOptions(value_set=column))
     return np.asarray(rows.fill_null(-1), dtype=np.int64)
 
 

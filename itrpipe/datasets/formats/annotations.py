@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 from itrpipe.config import unknown
-from itrpipe.datasets.archives import ENDINGS, UNREAD
+from itrpipe.datasets.archives import ARROW, ENDINGS, PARQUET, UNREAD
 from itrpipe.datasets.captions import Annotations, ImageRecord, checked_annotations
 from itrpipe.datasets.formats.base import Format
 from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.datasets.formats.published import has_pipe_header, read_coco, read_flickr, read_karpathy
 from itrpipe.datasets.formats.shards import find_shards, read_shards
-from itrpipe.datasets.formats.table_layouts import CAPTION_FILES, called_tables, find_tables, is_table
+from itrpipe.datasets.formats.table_layouts import CAPTION_FILES, called_tables, find_tables
 from itrpipe.datasets.formats.tables import packed_tables, read_tables
 from itrpipe.datasets.paths import locate_images
 from itrpipe.datasets.source_files import data_files, files_present
@@ -21,10 +21,7 @@ _PACKED = re.compile(r"\.(tar\.\w+|tgz|zip)$", re.IGNORECASE)
 
 
 def read_annotations(
-    source: Path,
-    format: str = "",
-    restval: str = "train",
-    columns: ColumnSettings | None = None,
+    source: Path, format: str = "", restval: str = "train", columns: ColumnSettings | None = None
 ) -> Annotations:
     """Read a dataset and check that its images and captions fit together.
 
@@ -92,12 +89,12 @@ def read_annotations(
     return checked_annotations(Annotations(records, captions, root, tuple(notes), form.published, groups), source)
 
 
-def source_root(source: Path, format: str = "") -> Path:
+def source_root(source: Path, format: str) -> Path:
     """Return the folder that the paths of a dataset's images are relative to; errors as of `read_annotations`."""
     return _format_of(source, format)[2]
 
 
-def packed_files(source: Path, format: str = "", columns: ColumnSettings | None = None) -> list[Path]:
+def packed_files(source: Path, format: str, columns: ColumnSettings) -> list[Path]:
     """Return the files of a source if its photographs lie in them, beside their captions; else none.
 
     Raises:
@@ -107,7 +104,7 @@ def packed_files(source: Path, format: str = "", columns: ColumnSettings | None 
     if form.read is read_shards:
         return find_shards(source)
     if form.read is read_tables:
-        return packed_tables(source, columns or ColumnSettings())
+        return packed_tables(source, columns)
     return []
 
 
@@ -147,7 +144,11 @@ def recognise(source: Path) -> str:
         return names[0]
     if names:
         raise UsageError(f"{source}: could be {' or '.join(names)}; say which with the setting format")
-    if is_table(source) or (source.is_dir() and find_tables(source)):
+    if source.is_file():
+        is_table = source.suffix.lower() in (".csv", ".tsv", ".jsonl", PARQUET, ARROW)
+    else:
+        is_table = bool(find_tables(source))
+    if is_table:
         return "caption_table"
     files = [source] if source.is_file() else sorted(source.rglob("*"))
     for path in files:
@@ -163,8 +164,8 @@ def recognise(source: Path) -> str:
                 "them, with the columns file and caption, or search without captions, with a model that is trained on "
                 f"others: `itrpipe index --model NAME --photos {source}`"
             )
-    looked = "; ".join(f"{name}: {' or '.join(format.names)}" for name, format in FORMATS.items())
-    raise MissingInputError(f"{source}: no known dataset format; looked for {looked}")
+    listing = "; ".join(f"{name}: {' or '.join(format.names)}" for name, format in FORMATS.items())
+    raise MissingInputError(f"{source}: no known dataset format; looked for {listing}")
 
 
 FORMATS = {

@@ -9,7 +9,7 @@ from itrpipe.datasets.captions import CaptionRecord
 from itrpipe.datasets.formats.columns import ColumnSettings
 
 
-class FoundImage(NamedTuple):
+class SourceImage(NamedTuple):
     """An image as a data file names it.
 
     Attributes:
@@ -34,7 +34,7 @@ class FoundImage(NamedTuple):
         return f"{self.folder}/{self.file}" if self.folder else self.file
 
 
-class Read(NamedTuple):
+class SourceContent(NamedTuple):
     """Images and captions of a data file.
 
     Attributes:
@@ -44,7 +44,7 @@ class Read(NamedTuple):
         path: file that was read, where several could have been, for messages.
     """
 
-    images: list[FoundImage]
+    images: list[SourceImage]
     captions: list[CaptionRecord]
     notes: Sequence[str] = ()
     path: Path | None = None
@@ -64,7 +64,7 @@ class Format(NamedTuple):
     """
 
     names: tuple[str, ...]
-    read: Callable[[Path, ColumnSettings], Read]
+    read: Callable[[Path, ColumnSettings], SourceContent]
     images: tuple[str, ...]
     by_year: bool = False
     find: Callable[[Path], list[Path]] | None = None
@@ -72,13 +72,13 @@ class Format(NamedTuple):
 
 
 def give_ids(
-    images: Sequence[FoundImage],
+    images: Sequence[SourceImage],
     captions: Sequence[tuple[int, str]],
     notes: Sequence[str],
     *,
     are_ids: bool = False,
     has_splits: bool = False,
-) -> Read:
+) -> SourceContent:
     """Give images and captions their ids, the same ones in whatever format the photographs are packed.
 
     An image is called as its source names it, if all images have a name that no other has; else each is called by its
@@ -105,4 +105,4 @@ def give_ids(
         image_id = identified[row].image_id
         records.append(CaptionRecord(f"{image_id}#{caption_counts[row]}", image_id, text))
         caption_counts[row] += 1
-    return Read(identified, records, notes)
+    return SourceContent(identified, records, notes)

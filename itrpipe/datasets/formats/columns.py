@@ -193,4 +193,5 @@ def _caption_columns(columns: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
             if match:
                 numbered[int(match[1])] = column
         if numbered:
-            yield tuple(map(numbered.__getitem__, sorted(numbered)))
+            ordered = dict(sorted(numbered.items()))
+            yield tuple(ordered.values())

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's from Python 3
 
 from itrpipe.datasets.archives import ENDINGS
 from itrpipe.datasets.captions import CaptionRecord
-from itrpipe.datasets.formats.base import FoundImage, Read
+from itrpipe.datasets.formats.base import SourceContent, SourceImage
 from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.datasets.paths import image_key
 from itrpipe.datasets.source_files import STRICT, Id, files_present, load_json, text_lines
@@ -36,7 +36,7 @@ class _KarpathyFile(TypedDict):
     images: list[_KarpathyImage]
 
 
-def read_karpathy(path: Path, columns: ColumnSettings) -> Read:
+def read_karpathy(path: Path, columns: ColumnSettings) -> SourceContent:
     """Read Karpathy's files: images with their split, their sentences and, of COCO, its id and folder.
 
     The images lie in `images/` or beside the JSON, in `flickr30k-images/` or in `Flicker8k_Dataset/`; those of COCO in
@@ -52,10 +52,10 @@ def read_karpathy(path: Path, columns: ColumnSettings) -> Read:
         image_id = record.get("cocoid")
         if image_id is None:
             image_id = image_key(PurePosixPath(file).stem)
-        images.append(FoundImage(image_id, file, record["split"], f"image {index}", record.get("filepath", "")))
+        images.append(SourceImage(image_id, file, record["split"], f"image {index}", record.get("filepath", "")))
         for sentence in record["sentences"]:
             captions.append(CaptionRecord(sentence["sentid"], image_id, sentence["raw"]))
-    return Read(images, captions)
+    return SourceContent(images, captions)
 
 
 @STRICT
@@ -77,7 +77,7 @@ class _CocoFile(TypedDict):
     annotations: list[_CocoCaption]
 
 
-def read_coco(path: Path, columns: ColumnSettings) -> Read:
+def read_coco(path: Path, columns: ColumnSettings) -> SourceContent:
     """Read one of COCO's own caption files, of train or val, as its name says.
 
     The images lie in `train2014/` and `val2014/` (or the year of the file name), or in `images/` with or without these
@@ -89,11 +89,11 @@ def read_coco(path: Path, columns: ColumnSettings) -> Read:
     split = folder[:-4]  # without the year
     images = []
     for index, image in enumerate(content["images"]):
-        images.append(FoundImage(image["id"], image["file_name"], split, f"image {index}", folder))
+        images.append(SourceImage(image["id"], image["file_name"], split, f"image {index}", folder))
     captions = []
     for caption in content["annotations"]:
         captions.append(CaptionRecord(caption["id"], caption["image_id"], caption["caption"]))
-    return Read(images, captions, ["COCO publishes no test captions, so there is no test split"])
+    return SourceContent(images, captions, ["COCO publishes no test captions, so there is no test split"])
 
 
 _SPLIT_LISTS = {
@@ -111,7 +111,7 @@ def has_pipe_header(path: Path) -> bool:
     return re.match(r"image_name\s*\|", next(text_lines(path), "")) is not None
 
 
-def read_flickr(path: Path, columns: ColumnSettings) -> Read:
+def read_flickr(path: Path, columns: ColumnSettings) -> SourceContent:
     """Read Flickr8k's and Flickr30k's own caption files.
 
     `Flickr8k.token.txt` and `results_20130124.token` hold `name.jpg#number<TAB>caption` per line; `results.csv` holds
@@ -139,16 +139,18 @@ def read_flickr(path: Path, columns: ColumnSettings) -> Read:
             )
         file = image_key(match["name"])
         image_id = PurePosixPath(file).stem
-        images.setdefault(file, FoundImage(image_id, file, None, f"line {number}"))
+        images.setdefault(file, SourceImage(image_id, file, None, f"line {number}"))
         captions.append(CaptionRecord(f"{file}#{match['number']}", image_id, match["caption"].strip()))
+    folder = path.parent
     lists = {}  # split -> name of its list
     splits = {}
     for split, names in _SPLIT_LISTS.items():
-        files = files_present(path.parent, names)
+        files = files_present(folder, names)
         if not files:
             continue
-        lists[split] = files[0].name
-        for line in text_lines(files[0]):
+        path = files[0]
+        lists[split] = path.name
+        for line in text_lines(path):
             if not line.strip():
                 continue
             image_id = image_key(line)
@@ -156,9 +158,9 @@ def read_flickr(path: Path, columns: ColumnSettings) -> Read:
                 image_id = PurePosixPath(image_id).stem
             other = splits.setdefault(image_id, split)
             if other != split:
-                raise DataError(f"{files[0]}: image {image_id} is in {lists[other]} too; keep it in one list")
+                raise DataError(f"{path}: image {image_id} is in {lists[other]} too; keep it in one list")
     if not lists:
-        return Read(list(images.values()), captions)
+        return SourceContent(list(images.values()), captions)
     listed = []
     for image in images.values():
         if image.image_id in splits:
@@ -168,4 +170,4 @@ def read_flickr(path: Path, columns: ColumnSettings) -> Read:
     notes = []
     if unlisted:
         notes.append(f"{unlisted:,} images in none of {', '.join(lists.values())} left out")
-    return Read(listed, captions, notes)
+    return SourceContent(listed, captions, notes)

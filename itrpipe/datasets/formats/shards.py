@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
 from itrpipe.datasets.archives import ENDINGS, TAR, naming
-from itrpipe.datasets.formats.base import FoundImage, Read, give_ids
+from itrpipe.datasets.formats.base import SourceContent, SourceImage, give_ids
 from itrpipe.datasets.formats.columns import ColumnSettings
 from itrpipe.datasets.formats.splits import split_in_name
 from itrpipe.datasets.source_files import STRICT, validated
@@ -36,7 +36,7 @@ def find_shards(source: Path) -> list[Path]:
     return sorted(path for path in paths if path.is_file() and not path.name.startswith("."))
 
 
-def read_shards(source: Path, columns: ColumnSettings) -> Read:
+def read_shards(source: Path, columns: ColumnSettings) -> SourceContent:
     """Read WebDataset's tar files, all below a folder, or one.
 
     Files of a sample have one key, which ends at the first full stop: an image, and its caption, which is all of
@@ -76,7 +76,7 @@ def read_shards(source: Path, columns: ColumnSettings) -> Read:
             for text in texts:
                 captions.append((len(images), text))
             file = photographs[0]
-            images.append(FoundImage(file, f"{name}/{file}", split, key))
+            images.append(SourceImage(file, f"{name}/{file}", split, key))
     reasons = [f"{len(keys):,} samples, such as {keys[0]}, {reason}" for reason, keys in left_out.items()]
     if reasons and not images:
         raise DataError(f"{source}: no sample has a photograph and a caption: {'; '.join(reasons)}")

@@ -74,11 +74,25 @@ class ColumnTable:
         """Return whether a column holds the paths of photographs, and not, as its first piece tells, their bytes."""
         if column not in self.pictures:
             return True
-        if not self.pictures[column] or self._is_large(f"{column}.{_BYTES}"):
+        if not self.pictures[column]:
             return False
-        for piece in range(len(self._table.starts) - 1):
+        leaf = f"{column}.{_BYTES}"
+        pieces = len(self._table.starts) - 1
+        if pieces and self.path.suffix.lower() == PARQUET:
+            import pyarrow.parquet as pq
+
+            # The headers alone tell that bytes are there if they are many.
+            group = pq.read_metadata(self.path).row_group(0)
+            size = 0
+            for place in range(group.num_columns):
+                chunk = group.column(place)
+                if chunk.path_in_schema == leaf:
+                    size += chunk.total_uncompressed_size
+            if size > _BYTES_OF_NULL * group.num_rows:
+                return False
+        for piece in range(pieces):
             with naming(self.path):
-                cells = self._table.read(f"{column}.{_BYTES}", piece)
+                cells = self._table.read(leaf, piece)
             if cells.null_count < len(cells):
                 return _field(cells, _BYTES).null_count == len(cells)
         return False
@@ -108,20 +122,6 @@ class ColumnTable:
         paths = _field(cells, _PATH)
         no_photograph = pa.scalar(None, paths.type)
         return pc.call_function("if_else", [cells.is_valid(), paths.fill_null(""), no_photograph]).to_pylist()
-
-    def _is_large(self, leaf: str) -> bool:
-        """Return whether a column of Parquet has more bytes than one without values has; they are not read."""
-        if self.path.suffix.lower() != PARQUET or len(self._table.starts) == 1:
-            return False
-        import pyarrow.parquet as pq
-
-        group = pq.read_metadata(self.path).row_group(0)
-        size = 0
-        for place in range(group.num_columns):
-            chunk = group.column(place)
-            if chunk.path_in_schema == leaf:
-                size += chunk.total_uncompressed_size
-        return size > _BYTES_OF_NULL * group.num_rows
 
 
 def open_table(path: Path) -> TextTable | ColumnTable:

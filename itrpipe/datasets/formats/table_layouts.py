@@ -37,11 +37,6 @@ class SourceTable(NamedTuple):
         return self.path.name in _METADATA
 
 
-def is_table(path: Path) -> bool:
-    """Return whether a file is a table, as the ending of its name says."""
-    return path.is_file() and path.suffix.lower() in (".csv", ".tsv", ".jsonl", PARQUET, ARROW)
-
-
 def called_tables(source: Path) -> list[Path]:
     """Return the tables of a source whose names are those of tables of captions."""
     paths = files_present(source, CAPTION_FILES)

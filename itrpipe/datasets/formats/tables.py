@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from itrpipe.datasets.archives import ARROW, PARQUET
-from itrpipe.datasets.formats.base import FoundImage, Read, give_ids
+from itrpipe.datasets.formats.base import SourceContent, SourceImage, give_ids
 from itrpipe.datasets.formats.columns import ROW_ID, Columns, ColumnSettings, address_line, choose_columns
 from itrpipe.datasets.formats.splits import split_in_name, split_of_word
 from itrpipe.datasets.formats.table_files import ColumnTable, TextTable, open_table
@@ -24,7 +24,7 @@ _NO_COMMA = re.compile(r"(?<=[\'\"])\s+(?=[\'\"])")
 _SHOWN = 60
 
 
-def read_tables(source: Path, settings: ColumnSettings) -> Read:
+def read_tables(source: Path, settings: ColumnSettings) -> SourceContent:
     """Read a table of captions, or all those of a source, as `find_tables` finds them.
 
     A row has a photograph or the path of one, captions, and optionally an id, `split` or `group`; see
@@ -73,7 +73,7 @@ def read_tables(source: Path, settings: ColumnSettings) -> Read:
             image = reader.image(where, number, row)
             place = places.setdefault(reader.key(image), len(images))
             if place < len(images):
-                images[place] = _merged(path, images[place], image)
+                images[place] = _merge_rows(path, images[place], image)
             else:
                 images.append(image)
             for text in texts:
@@ -132,7 +132,7 @@ class _RowReader:
         self._inside = f"{path.as_posix()}/{self.columns.image}"
         self.is_inside = not self.file.names_files(self.columns.image)
 
-    def image(self, where: str, number: str, row: Mapping[str, Any]) -> FoundImage:
+    def image(self, where: str, number: str, row: Mapping[str, Any]) -> SourceImage:
         """Return the photograph of a row; its id is the name that the table gives it, or empty.
 
         Raises:
@@ -163,14 +163,14 @@ class _RowReader:
             group = unicodedata.normalize("NFC", group.strip())
         if self.table.is_metadata and split is None and not columns.split:
             split = split_in_name(PurePosixPath(name).parent.as_posix())
-        image = FoundImage(image_id, name, split, where, self._folder, group)
+        image = SourceImage(image_id, name, split, where, self._folder, group)
         if self.is_inside:
             return image._replace(file=f"{self._inside}/{number}", folder="")
         if self.table.is_metadata:
             return image._replace(file=image.path, folder="")
         return image
 
-    def key(self, image: FoundImage) -> str:
+    def key(self, image: SourceImage) -> str:
         """Return the key of all rows of a photograph."""
         if self.is_inside and self.columns.id.lower() not in ("", ROW_ID):
             # Splits may number their images from 0.
@@ -187,7 +187,7 @@ class _RowReader:
         for column in self.columns.captions:
             value = row[column]
             if self.file.unit == "line" and isinstance(value, str) and value.startswith("["):
-                value = self._listed(where, value, column)
+                value = self._parse_list(where, value, column)
             values = value if isinstance(value, list) else [value]
             for item in values:
                 # A sentence of Karpathy's is an object with its words.
@@ -207,7 +207,7 @@ class _RowReader:
             raise DataError(f"{self.path}: {where} {column} is {excerpt}, expected text")
         return value
 
-    def _listed(self, where: str, cell: str, column: str) -> str | list[str]:
+    def _parse_list(self, where: str, cell: str, column: str) -> str | list[str]:
         """Return the texts of a cell that holds a list, written as JSON or Python does; any other cell as it is."""
         is_json = True
         try:
@@ -228,7 +228,7 @@ class _RowReader:
         return values
 
 
-def _merged(path: Path, first: FoundImage, other: FoundImage) -> FoundImage:
+def _merge_rows(path: Path, first: SourceImage, other: SourceImage) -> SourceImage:
     """Return the one image that two rows name.
 
     Raises:
@@ -249,7 +249,7 @@ def _merged(path: Path, first: FoundImage, other: FoundImage) -> FoundImage:
     return first
 
 
-def _refuse_divided_groups(path: Path, images: Sequence[FoundImage]) -> None:
+def _refuse_divided_groups(path: Path, images: Sequence[SourceImage]) -> None:
     """Refuse a group that is in two splits.
 
     Raises:
