@@ -23,6 +23,8 @@ BATCH = 128
 """Captions among which a hard negative is looked for, as in training."""
 PAIRS_AT_ONCE = 512
 """Pairs that are scored in full at a time."""
+Percentages = dict[str, float | int | None]
+"""Name of a score -> percent of the pairs, and the numbers of pairs."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class PhraseModel:
 
 
 @torch.inference_mode()
-def matching_accuracy(opened: PhraseModel) -> dict[str, Any]:
+def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, Percentages]]:
     """Return how often a pair beats its negative, and phrases that hold beat those that do not (Table 4).
 
     Every caption with its image is compared with a negative caption (`i2t`) and with a negative image (`t2i`), drawn
@@ -109,13 +111,15 @@ def matching_accuracy(opened: PhraseModel) -> dict[str, Any]:
                 for score, pairs in compared.items():
                     is_right[choice, side, score] += pairs.tolist()
 
-    accuracy: dict[str, Any] = {"uniform": {}, "hardest": {}}
+    accuracy: dict[str, dict[str, Percentages]] = {"uniform": {}, "hardest": {}}
     for (choice, side, score), pairs in is_right.items():
         figures = accuracy[choice].setdefault(side, {})
         figures[score] = None
         if pairs:
             figures[score] = 100.0 * sum(pairs) / len(pairs)
-        count = "phrase_pairs" if score == "phrase" else "pairs"
+        count = "pairs"
+        if score == "phrase":
+            count = "phrase_pairs"
         figures[count] = len(pairs)
     return accuracy
 

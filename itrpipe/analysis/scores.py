@@ -71,7 +71,7 @@ def _model_scores(job: Any, name: str) -> SplitScores:
     names = [name for name in ("prepare", "extract") if name in manifest.inputs]
     if settings_of(job.settings.backbone).reads_phrases:
         names.append("parse")  # other models may have been trained on sentences that it helped to write
-    folders: dict[str, Any] = {}
+    folders = {}
     for source in names:
         folders[source] = open_input(model.folder, manifest, source).absolute()
     sources = Sources(**folders, train_share=manifest.settings["train_share"])

@@ -16,7 +16,7 @@ import torch
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import tokenize
-from itrpipe.models.base import ImageEncoding, TextBatch
+from itrpipe.models.base import ImageEncoding
 from itrpipe.scene_graph.build import SentenceParser
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.storage.artifact import read_manifest
@@ -103,20 +103,15 @@ def compared(
 
     place = np.argsort(order)
     for part in blocks(len(owners), evaluation.block):
-        own = data.texts(place[owner[part]])
-        other = data.texts(place[len(used) + part])
-        is_alike = _are_alike(own, other).numpy()
-        scores[part] = np.where(is_alike, caption_scores[part], scores[part])
+        caption = data.texts(place[owner[part]])
+        sentence = data.texts(place[len(used) + part])
+        width = min(caption.tokens.shape[1], sentence.tokens.shape[1])
+        is_token = torch.arange(width) < caption.lengths[:, None]
+        is_other = caption.tokens[:, :width] != sentence.tokens[:, :width]
+        differs = (is_token & is_other).any(dim=1)
+        differs |= caption.lengths != sentence.lengths
+        scores[part] = np.where(differs.numpy(), scores[part], caption_scores[part])
     return scores, caption_scores
-
-
-def _are_alike(first: TextBatch, second: TextBatch) -> torch.Tensor:
-    """Return which texts [n] have the tokens of their counterpart, bool."""
-    width = min(first.tokens.shape[1], second.tokens.shape[1])
-    is_token = torch.arange(width) < first.lengths[:, None]
-    is_other = first.tokens[:, :width] != second.tokens[:, :width]
-    differs = (is_other & is_token).any(dim=1)
-    return (first.lengths == second.lengths) & ~differs
 
 
 def _open_texts(

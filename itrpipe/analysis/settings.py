@@ -26,16 +26,12 @@ SCORED = "scored_"
 LONGEST_LABEL = 200
 """Characters of a label that leave room for the rest of a folder name, which may have 255."""
 BENCHMARKS = Outside(
-    lambda _, given, cache: benchmarks.digests(given, cache),
-    lambda given: [benchmarks.named(each).name for each in given],
+    lambda _, texts, cache: benchmarks.digests(texts, cache),
+    lambda texts: [benchmarks.named(text).name for text in texts],
 )
 
 
-def _judge_digests(
-    name: str,
-    judges: Sequence[str],
-    cache: DigestCache,
-) -> dict[str, str]:
+def _judge_digests(name: str, judges: Sequence[str], cache: DigestCache) -> dict[str, str]:
     """Return the digests of the models of judges that are folders."""
     digests = {}
     for judge in judges:

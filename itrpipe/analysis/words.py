@@ -115,6 +115,7 @@ class WordReader:
         device: `cpu` or `cuda`.
 
     Attributes:
+        max_tokens: tokens of a sentence that the model has positions for, start and end included.
         captions: as the model reads them.
         specials: token ids that are no words.
         corrects: whether it was trained to correct words; otherwise it leaves every sentence as it is.
@@ -129,17 +130,13 @@ class WordReader:
     ) -> None:
         self._model: UniterEncoder = saved.model.to(device)
         self._device = torch.device(device)
+        self.max_tokens = self._model.text.max_tokens
         self.captions = token_captions(split, saved.tokens, self.max_tokens)
         self.specials = special_tokens(saved.tokens, self.captions.pieces)
         self.corrects = saved.config["loss"]["weight_correction"] > 0
         self.unknown_id = UNKNOWN
         if isinstance(saved.tokens, PieceIds):
             self.unknown_id = saved.tokens.tokenizer.unk_token_id
-
-    @property
-    def max_tokens(self) -> int:
-        """Return how many tokens of a sentence the model has positions for, start and end included."""
-        return self._model.text.max_tokens
 
     @torch.inference_mode()
     def embed(self, images: ImageBatch) -> RegionEncoding:
@@ -153,7 +150,7 @@ class WordReader:
         image_rows: np.ndarray,
         rows: np.ndarray,
         tokens: np.ndarray,
-        asked: np.ndarray | bool = False,
+        also_corrected: np.ndarray | bool = False,
     ) -> ReadTokens:
         """Read N sentences, each with an image.
 
@@ -162,21 +159,22 @@ class WordReader:
             image_rows: int64 [N], row of each sentence's image among these.
             rows: int64 [N], caption that each sentence has its words from.
             tokens: int64 [N, W].
-            asked: bool [N, W], positions whose correction is wanted also where the word is not found wrong.
+            also_corrected: bool [N, W], positions that have a correction even where the word does not count as wrong.
         """
         states = self._states(images, image_rows, rows, tokens)
         scores = self._model.rank_score(states[:, 0]).cpu().numpy()
         match_logits = self._model.word_match_logits(states).float()
-        mismatch = match_logits.softmax(dim=-1)[..., 0].cpu().numpy()
+        probabilities = match_logits.softmax(dim=-1)
+        mismatch = probabilities[..., 0].cpu().numpy()
         words = self.captions.words[rows, : tokens.shape[1]]
         mismatch[words == NO_WORD] = 0.0
         corrections = tokens.copy()
         if self.corrects:
-            wanted = (mismatch > THRESHOLD) | asked
-            positions = torch.from_numpy(wanted).to(self._device)
+            is_corrected = (mismatch > THRESHOLD) | also_corrected
+            positions = torch.from_numpy(is_corrected).to(self._device)
             logits = self._model.correction_logits(states[positions]).float()
             logits[:, list(self.specials.all)] = float("-inf")
-            corrections[wanted] = logits.argmax(dim=1).cpu().numpy()
+            corrections[is_corrected] = logits.argmax(dim=1).cpu().numpy()
         return ReadTokens(scores, mismatch, corrections)
 
     @torch.inference_mode()
@@ -320,19 +318,19 @@ class WordTest:
             block = chosen[part]
             images = reader.embed(self._data.images(split.caption_image[block]))
             width = int(reader.captions.lengths[block].max())
-            own = reader.captions.tokens[block, :width]
-            owners, tokens, masked = self._write(block, images, own, rng, drawn)
+            caption_tokens = reader.captions.tokens[block, :width]
+            owners, tokens, masked = self._write(block, images, caption_tokens, rng, drawn)
             if not len(owners):
                 continue
             rows = block[owners]
             read = reader.read(images, owners, rows, tokens, masked)
-            own_scores = reader.read(images, np.arange(len(block)), block, own).scores
+            captions_read = reader.read(images, np.arange(len(block)), block, caption_tokens)
 
             is_word = reader.captions.words[rows, :width] != NO_WORD
-            is_wrong = (tokens != own[owners]) & is_word
+            is_wrong = (tokens != caption_tokens[owners]) & is_word
             is_flagged = (read.mismatch > THRESHOLD) & is_word
-            is_mended = read.corrections == own[owners]
-            is_below = read.scores < own_scores[owners]
+            is_mended = read.corrections == caption_tokens[owners]
+            is_below = read.scores < captions_read.scores[owners]
             for name, is_right, is_counted in (
                 ("matching", ~is_flagged, is_word & ~is_wrong),
                 ("mismatching", is_flagged, is_wrong),
@@ -348,10 +346,11 @@ class WordTest:
             best = order[first]
             best_read = ReadTokens(read.scores[best], read.mismatch[best], read.corrections[best])
             sentences = reader.corrected(rows[best], tokens[best], best_read)
-            texts["captions"] += [split.texts[row] for row in rows[best].tolist()]
-            texts["written"] += [sentence.sentence.text for sentence in sentences]
-            if reader.corrects:
-                texts["corrected"] += [sentence.corrected.text for sentence in sentences]
+            for row, sentence in zip(rows[best].tolist(), sentences, strict=True):
+                texts["captions"].append(split.texts[row])
+                texts["written"].append(sentence.sentence.text)
+                if reader.corrects:
+                    texts["corrected"].append(sentence.corrected.text)
 
         figures: dict[str, Any] = {
             "captions": len(chosen),
@@ -395,7 +394,7 @@ class WordTest:
         self,
         block: np.ndarray,
         images: RegionEncoding,
-        own: np.ndarray,
+        caption_tokens: np.ndarray,
         rng: np.random.Generator,
         drawn: Counter[str],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -405,7 +404,7 @@ class WordTest:
             Of the sentences that the filters let through the number of each one's caption in the block, int64 [N];
             their tokens, int64 [N, W]; and what the model wrote, be it the caption's own, bool [N, W].
         """
-        count, width = own.shape
+        count, width = caption_tokens.shape
         copies, labels = self._masks.draw(block, width, COPIES, False, rng)
         owners = np.repeat(np.arange(count), COPIES)
         labelled = labels != UNLABELLED
@@ -421,11 +420,13 @@ class WordTest:
             torch.Generator(self._device).manual_seed(seed),
         )  # [T K, L, W]
         sentences = refilled.view(count, -1, width)
-        known = self._masks.known(block)
-        if known is not None:
-            known = known.to(self._device)
-        reasons = synthetic.reject(sentences, torch.from_numpy(own).to(self._device), known)
-        drawn.update(synthetic.REASONS[reason] for reason in reasons.flatten().tolist())
+        sibling_tokens = self._masks.known(block)
+        if sibling_tokens is not None:
+            sibling_tokens = sibling_tokens.to(self._device)
+        own_tokens = torch.from_numpy(caption_tokens).to(self._device)
+        reasons = synthetic.reject(sentences, own_tokens, sibling_tokens)
+        for reason in reasons.flatten().tolist():
+            drawn[synthetic.REASONS[reason]] += 1
         is_kept = reasons == synthetic.KEPT
         numbers, places = is_kept.cpu().numpy().nonzero()
         masked = labelled.reshape(count, COPIES, width)[numbers, places // DRAWS]

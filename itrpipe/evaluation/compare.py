@@ -132,7 +132,7 @@ def compare(
         >>> images, owners = random.normal(size=(200, 16)), np.arange(400) // 2
         >>> def evaluations(noise: float) -> list[Evaluation]:
         ...     texts = [images[owners] + noise * random.normal(size=(400, 16)) for seed in range(5)]
-        ...     return [evaluate(images, each, owners) for each in texts]
+        ...     return [evaluate(images, vectors, owners) for vectors in texts]
         >>> print(compare(evaluations(1.5), evaluations(1.4)))
         The model is better than the baseline by 24.8 points of RSum
         (95 % interval over 5 seeds +9.1 to +40.5, over images +12.0 to +38.9).
@@ -140,48 +140,36 @@ def compare(
     Source: see `itrpipe.evaluation.intervals`.
     """
     check_options(samples, level)
-    if not isinstance(model, Mapping):
-        claim = _claim("the model", baseline, model, samples, level, trained)
-        return judge_claims([claim])[0]
+    models = model if isinstance(model, Mapping) else {"the model": model}
+    if isinstance(baseline, Evaluation):
+        baseline = [baseline]
     claims = []
-    for name, seeds in model.items():
-        claims.append(_claim(name, baseline, seeds, samples, level, trained))
-    return {claim.model: claim for claim in judge_claims(claims)}
-
-
-def _claim(
-    name: str,
-    baseline: Seeds,
-    model: Seeds,
-    samples: int,
-    level: float,
-    is_trained: bool,
-) -> Claim:
-    """Return the claim on one model, not yet judged.
-
-    Raises:
-        DataError: the evaluations are of other test sets, or not as many.
-    """
-    before = [baseline] if isinstance(baseline, Evaluation) else baseline
-    after = [model] if isinstance(model, Evaluation) else model
-    if not before or len(before) != len(after):
-        raise DataError(
-            f"the baseline has {len(before)} evaluations and {name} {len(after)}; give one of each seed, in order"
-        )
-    evaluations = [*before, *after]
-    owners = before[0].owners
-    for evaluation in evaluations:
-        if not np.array_equal(evaluation.owners, owners):
+    for name, seeds in models.items():
+        tested = [seeds] if isinstance(seeds, Evaluation) else seeds
+        if not baseline or len(baseline) != len(tested):
             raise DataError(
-                f"{name} and the baseline were evaluated on {len(evaluation.owners)} and {len(owners)} texts of other "
-                "images; evaluate both on the same images and texts, in one order"
+                f"the baseline has {len(baseline)} evaluations and {name} {len(tested)}; give one of each seed, in "
+                "order"
             )
-    pairs = []
-    for first, second in zip(before, after, strict=True):
-        pairs.append((first.ranks, second.ranks))
-    differences = paired_differences(pairs, owners, samples, level)
-    at_chance = all(reaches_chance(evaluation.intervals, evaluation.chance) for evaluation in evaluations)
-    return Claim(name, "the baseline", differences, at_chance, is_trained)
+        evaluations = [*baseline, *tested]
+        owners = evaluations[0].owners
+        for evaluation in evaluations:
+            if not np.array_equal(evaluation.owners, owners):
+                raise DataError(
+                    f"{name} and the baseline were evaluated on {len(evaluation.owners)} and {len(owners)} texts of "
+                    "other images; evaluate both on the same images and texts, in one order"
+                )
+        pairs = []
+        for first, second in zip(baseline, tested, strict=True):
+            pairs.append((first.ranks, second.ranks))
+        differences = paired_differences(pairs, owners, samples, level)
+        at_chance = all(reaches_chance(evaluation.intervals, evaluation.chance) for evaluation in evaluations)
+        claims.append(Claim(name, "the baseline", differences, at_chance, trained))
+
+    judged = judge_claims(claims)
+    if isinstance(model, Mapping):
+        return {claim.model: claim for claim in judged}
+    return judged[0]
 
 
 def judge_claims(claims: Sequence[Claim]) -> list[Claim]:

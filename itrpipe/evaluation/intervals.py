@@ -291,13 +291,6 @@ class Difference:
             p_values.append(1 - probability_within(size / deviation, freedom_of_both))
         return max(p_values)
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Tell whether both intervals exclude zero."""
-        if self.seeds is None:
-            return False
-        return self.seeds.excludes_zero and self.images.excludes_zero
-
     def as_json(self) -> dict[str, Any]:
         """Return its attributes, of an interval `value`, `low` and `high`."""
         facts = dict(vars(self))
@@ -372,17 +365,18 @@ def significances(differences: Sequence[Difference]) -> list[bool]:
     One without an interval over seeds is not, and is none of the m.
     """
     tested = []
+    excludes_zero = {}
     for index, difference in enumerate(differences):
         if difference.seeds is not None:
             tested.append((difference.p_value, index))
+            excludes_zero[index] = difference.seeds.excludes_zero and difference.images.excludes_zero
 
     significant = [False] * len(differences)
     highest = 0.0
     for place, (p_value, index) in enumerate(sorted(tested)):
-        difference = differences[index]
         corrected = (len(tested) - place) * p_value
         highest = max(highest, corrected)
-        significant[index] = difference.excludes_zero and highest <= 1 - difference.level
+        significant[index] = excludes_zero[index] and highest <= 1 - differences[index].level
     return significant
 
 

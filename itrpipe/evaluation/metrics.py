@@ -179,10 +179,7 @@ def _negatives_ahead(
     return ahead
 
 
-def cross_retrieval(
-    scores: np.ndarray,
-    caption_image: np.ndarray,
-) -> dict[str, np.ndarray]:
+def cross_retrieval(scores: np.ndarray, caption_image: np.ndarray) -> dict[str, np.ndarray]:
     """Rank every positive pair against the pairs that share its caption and those that share its image.
 
         r_i = 1 + #{images n != i : S(n, t) >= S(i, t)}

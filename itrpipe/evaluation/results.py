@@ -90,10 +90,10 @@ def evaluate(
         >>> images = np.eye(4, dtype=np.float32)
         >>> owners = [0, 1, 2, 3, 3]
         >>> texts = images[[0, 1, 2, 3, 0]]  # the last one reads like a text of the first image
-        >>> found = evaluate(images, texts, owners)
-        >>> found.metrics["t2i_r1"], found.chance["t2i_r1"]
+        >>> evaluation = evaluate(images, texts, owners)
+        >>> evaluation.metrics["t2i_r1"], evaluation.chance["t2i_r1"]
         (80.0, 25.0)
-        >>> found.intervals["t2i_r1"]
+        >>> evaluation.intervals["t2i_r1"]
         {'value': 80.0, 'low': 57.142857142857146, 'high': 100.0}
     """
     check_options(samples, level)
@@ -148,11 +148,7 @@ def with_matches(
     return figures
 
 
-def results_text(
-    results: Mapping[str, Figures],
-    level: float,
-    size: tuple[int, int],
-) -> str:
+def results_text(results: Mapping[str, Figures], level: float, size: tuple[int, int]) -> str:
     """Return recalls and RSum under every protocol with their intervals, and those of chance, as lines.
 
     Args:
@@ -160,17 +156,22 @@ def results_text(
         level: share of resampled test sets that its intervals hold.
         size: images and captions of the split.
     """
-    chance = random_recalls(*size)
+    images, captions = size
+    chance = random_recalls(images, captions)
     rows = []
     for name, figures in {**results, "chance": chance}.items():
         rows.append(Row(name, [Number.of(figures[metric]) for metric in COMPARED]))
-    columns = [f"{side[0]}→{side[2]} R@{k}" for side in SIDES for k in CUTOFFS]
+    columns = []
+    for side in SIDES:
+        direction = side.replace("2", "→")
+        for k in CUTOFFS:
+            columns.append(f"{direction} R@{k}")
     title = f"In percent, with {100 * level:g} % bootstrap intervals over images"
     if ORACLE in results:
         title += f"; {ORACLE}: all correct matches counted"
     lines = as_lines(Table(title, [*columns, "RSum"], rows, head=""))
     if reaches_chance(results[FULL], chance):
-        remedy = remedy_of_chance(size[0])
+        remedy = remedy_of_chance(images)
         lines += [
             "",
             f"This model is at chance: the interval of its RSum reaches down to that of random answers; {remedy}.",

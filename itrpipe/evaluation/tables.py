@@ -44,11 +44,7 @@ class Number:
     marked: bool = False
 
     @classmethod
-    def of(
-        cls,
-        measured: Measurement,
-        **shown: Any,
-    ) -> Number | None:
+    def of(cls, measured: Measurement, **shown: Any) -> Number | None:
         """Return the number that an evaluation wrote, alone or as value, low and high; None where it wrote None.
 
         Args:
@@ -177,8 +173,11 @@ class Table:
 
 Measurement = Number | Mapping[str, float] | float | None
 """A number, or what an evaluation wrote of it: see `Number.of`."""
-Cells = Mapping[tuple[str, str], Measurement]
-"""Numbers by the heading of a group of columns, empty where they stand alone, and their own."""
+Key = tuple[str, str]
+"""Headings of a group of columns, empty where they stand alone, and of one of them."""
+Cells = Mapping[Key, Measurement]
+Content = Mapping[str, Any]
+"""The JSON of a file of an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -196,13 +195,13 @@ class Measured:
 
     title: str
     file: str
-    cells: Callable[[Any], Cells]
+    cells: Callable[[Content], Cells]
     caption: str
     turned: bool = False
-    beside: tuple[str, Callable[[Any], Cells]] | None = None
+    beside: tuple[str, Callable[[Content], Cells]] | None = None
     usual: bool = False
 
-    def table(self, models: Sequence[tuple[str, Sequence[Any]]]) -> Table | None:
+    def table(self, models: Sequence[tuple[str, Sequence[Content]]]) -> Table | None:
         """Return the table of several models, means over seeds.
 
         Args:
@@ -245,9 +244,9 @@ class Measured:
 
 
 def _mean_cells(
-    cells: Callable[[Any], Cells],
-    contents: Sequence[Any],
-) -> dict[tuple[str, str], Number | None]:
+    cells: Callable[[Content], Cells],
+    contents: Sequence[Content],
+) -> dict[Key, Number | None]:
     """Return the means over seeds of the cells in their files; the first file with cells says which there are."""
     seeds = []
     for content in contents:

@@ -11,7 +11,8 @@ from itrpipe.evaluation.results import ORACLE
 from itrpipe.evaluation.tables import Number, Row, Table, as_markdown
 from itrpipe.papers import Paper
 
-LIBRARY, TASK = "itrpipe", "image-text-retrieval"
+LIBRARY = "itrpipe"
+TASK = "image-text-retrieval"
 _METRICS = {
     "r1": "R@1",
     "r5": "R@5",
@@ -43,7 +44,9 @@ def model_card(facts: Mapping[str, Any]) -> str:
     """
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-    results, dataset, split = facts["results"], facts["dataset"], facts["split"]
+    results = facts["results"]
+    dataset = facts["dataset"]
+    split = facts["split"]
     evaluated = []
     for protocol, metrics in results.items():
         for name, title in TITLES.items():
@@ -60,22 +63,27 @@ def model_card(facts: Mapping[str, Any]) -> str:
                     metric_value=round(metrics[name]["value"], 4),
                 )
                 evaluated.append(result)
+    pipeline = "zero-shot-image-classification"
+    if facts["embeds"]:
+        pipeline = "feature-extraction"
     tags = (TASK, LIBRARY, *facts["libraries"], facts["backbone"], facts["conf"])
+    made_from = ", ".join(facts["fingerprints"].values())
     data = ModelCardData(
         license=facts["license"],
         library_name=LIBRARY,
-        pipeline_tag="feature-extraction" if facts["embeds"] else "zero-shot-image-classification",
+        pipeline_tag=pipeline,
         tags=list(dict.fromkeys(tags)),
         base_model=facts["base"] if "/" in facts["base"] else None,
         datasets=[dataset],
         metrics=["recall"],
         model_name=facts["title"],
         eval_results=evaluated,
-        **_configs(facts["tables"], split, ", ".join(facts["fingerprints"].values())),
+        **_configs(facts["tables"], split, made_from),
     )
     columns = dict(results)
     if "full" in results:
-        columns["chance"] = random_recalls(*facts["counts"][split])
+        images, captions = facts["counts"][split]
+        columns["chance"] = random_recalls(images, captions)
     rows = []
     for name, title in TITLES.items():
         if any(name in metrics for metrics in results.values()):

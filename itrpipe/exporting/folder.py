@@ -15,12 +15,7 @@ from itrpipe.storage.artifact import EXPORT
 from itrpipe.storage.disk import file_digest, make_folder, on_disk, read_json, require_writable, sync, write_json
 
 
-def open_target(
-    root: Path,
-    to: Path,
-    *,
-    force: bool,
-) -> Path:
+def open_target(root: Path, to: Path, *, force: bool) -> Path:
     """Return the folder that `--to` names, absolute, if it can be made; call before anything is computed.
 
     Args:

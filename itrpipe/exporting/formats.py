@@ -56,7 +56,8 @@ _ENDINGS = {".png": "png", ".webp": "webp"}
 """Ending of a file -> that of its member; else `jpg`."""
 _QUALITY = 95
 """JPEG quality of mirrored photographs, which are encoded again."""
-_ROWS_AT_ONCE, _IMAGES_AT_ONCE = 8_192, 256
+_ROWS_AT_ONCE = 8_192
+_IMAGES_AT_ONCE = 256
 
 
 # -- Rows of the formats
@@ -82,8 +83,9 @@ def _write_parquet(
                 for name, document in zip(schema.names, (query, positive, *negatives), strict=False):
                     row[name] = document["text"]
                     if document["text"] is None:
-                        content = _photograph(mined.root, document) if document["image"] is None else None
-                        row[name] = {"bytes": content, "path": document["image"]}
+                        row[name] = {"bytes": None, "path": document["image"]}
+                    if document["text"] is None and document["image"] is None:
+                        row[name]["bytes"] = _photograph(mined.root, document)
                 rows.append(row)
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
@@ -91,11 +93,18 @@ def _write_parquet(
 def _parquet_schema(mined: MinedPairs, direction: str) -> pa.Schema:
     text = pa.string()
     image = pa.struct([("bytes", pa.binary()), ("path", text)])  # what `datasets.Image` stores
-    anchor, other = (text, image) if direction == "t2i" else (image, text)
+    anchor = text
+    other = image
+    if direction == "i2t":
+        anchor = image
+        other = text
     fields: dict[str, Any] = {"anchor": anchor, "positive": other}
     for number in range(mined.width(direction)):
         fields[f"negative_{number + 1}"] = other
-    features = {name: {"_type": "Image"} for name, kind in fields.items() if kind == image}
+    features = {}
+    for name, kind in fields.items():
+        if kind == image:
+            features[name] = {"_type": "Image"}
     if mined.with_scores:
         fields["anchor_id"] = text
         fields["positive_id"] = text
@@ -139,7 +148,8 @@ def _write_tsv(
 ) -> None:
     """Write the table of NegCLIP. The captions of an image point to different captions of the same hard image."""
     owners = mined.owners[captions]
-    first_row = np.searchsorted(owners, np.arange(len(mined.images) + 1)).tolist()
+    image_rows = np.arange(len(mined.images) + 1)
+    first_row = np.searchsorted(owners, image_rows).tolist()
     places = (captions - np.searchsorted(mined.owners, owners)).tolist()
     with _open_lines(path) as stream:
         stream.write("filepath\ttitle\tneg_caption\tneg_image\n")
@@ -169,7 +179,8 @@ def _write_rows(
 ) -> None:
     with _open_lines(path) as stream:
         for caption in captions.tolist():
-            stream.write(_json_line(row_as_json(*mined.row(direction, caption))))
+            query, positive, negatives = mined.row(direction, caption)
+            stream.write(_json_line(row_as_json(query, positive, negatives)))
 
 
 def _row_in_full(
@@ -213,11 +224,7 @@ def _row_by_ids(
 def _write_documents(path: Path, documents: Sequence[Document]) -> None:
     with _open_lines(path) as stream:
         for document in documents:
-            line = {
-                "docid": document["docid"],
-                "text": document["text"],
-                "image": document["image"],
-            }
+            line = {name: document[name] for name in ("docid", "text", "image")}
             stream.write(_json_line(line))
 
 
@@ -225,8 +232,8 @@ def _open_lines(path: Path) -> TextIO:
     return path.open("w", encoding="utf-8", newline="")
 
 
-def _json_line(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
+def _json_line(document: Document) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def _facts(document: Document) -> Document:
@@ -241,11 +248,15 @@ def _write_tar(
 ) -> None:
     """Write samples. Their members have nothing in them that depends on when and by whom they were written."""
     # One ending for all images: `datasets` refuses shards whose samples differ in it, and decoders look at the bytes.
-    endings = {_ENDINGS.get(PurePosixPath(image["file"]).suffix.lower(), "jpg") for image in mined.images}
+    endings = set()
+    for image in mined.images:
+        suffix = PurePosixPath(image["file"]).suffix.lower()
+        endings.add(_ENDINGS.get(suffix, "jpg"))
     ending = "jpg"
     if len(endings) == 1:
         (ending,) = endings
-    last_id, photograph = "", b""
+    last_id = ""
+    photograph = b""
     with (
         path.open("wb") as stream,
         tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar,
@@ -263,10 +274,12 @@ def _write_tar(
                 "images": [],
                 "captions": [],
             }
-            for each in hard_images:
-                about["images"].append({"image_id": each["docid"], "file": each["file"]} | _facts(each))
-            for each in hard_captions:
-                about["captions"].append({"caption_id": each["docid"], "text": each["text"]} | _facts(each))
+            for hard_image in hard_images:
+                ids = {"image_id": hard_image["docid"], "file": hard_image["file"]}
+                about["images"].append(ids | _facts(hard_image))
+            for hard_caption in hard_captions:
+                ids = {"caption_id": hard_caption["docid"], "text": hard_caption["text"]}
+                about["captions"].append(ids | _facts(hard_caption))
             title = text["text"]
             if title.endswith("\n"):
                 title += "\n"  # a reader takes one line end at the end for that of the file
@@ -331,7 +344,9 @@ class TableFiles:
             yield self.pattern, self.rows
             return
         if not size:
-            size = 1_000 if self.pattern.endswith(".tar") else 50_000
+            size = 50_000
+            if self.pattern.endswith(".tar"):
+                size = 1_000
         parts = slices(len(self.rows), size) or [slice(0)]
         for number, part in enumerate(parts):
             name = f"train-{number:05}-of-{len(parts):05}"

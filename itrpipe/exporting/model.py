@@ -77,7 +77,7 @@ def described_inputs(trained: Path) -> dict[str, Any]:
 def is_of_anywhere(extracted: Manifest) -> bool:
     """Tell whether others can make these features of photographs: none was imported, no weights lie here alone."""
     passes = recorded_passes(extracted.conf, extracted.settings)
-    is_imported = any(each.imported for each in passes.values())
+    is_imported = any(settings.imported for settings in passes.values())
     return without_places(extracted.settings) == extracted.settings and not is_imported
 
 
@@ -103,7 +103,8 @@ def write_model(
     if joint is not None:
         joint.write(work)
     else:
-        outputs, size = {}, 0
+        outputs = {}
+        size = 0
         for name, output in manifest.outputs.items():
             if name.startswith(_OF_MODEL):
                 outputs[name] = output
@@ -122,9 +123,11 @@ def write_model(
         "run": manifest.label,
         **described_inputs(trained),
     }
-    config = {**read_json(trained / CONFIG), ABOUT: about}
+    written = trained
     if joint is not None:
-        config = {**read_json(work / CONFIG), ABOUT: {**about, SETTINGS: joint.settings}}
+        written = work
+        about[SETTINGS] = joint.settings
+    config = read_json(written / CONFIG) | {ABOUT: about}
     write_json(work / CONFIG, without_places(config))
 
 
@@ -153,12 +156,15 @@ def facts_of_model(
         work: folder with all files but the card.
         trained, evaluated: artifacts of `train` and `evaluate`.
     """
-    training, evaluation = read_manifest(trained), read_manifest(evaluated)
+    training = read_manifest(trained)
+    evaluation = read_manifest(evaluated)
     backbone = training.settings["backbone"]
     declared = settings_of(backbone)
     loss = methods()[training.settings["method"]].model_validate(training.settings["loss"])
     model = declared.model_validate(training.settings["model"])
     base = model.joint()
+    if base and local_folders({"": base}):
+        base = Path(base).name
     reads = "the photograph, as the image processor in this folder frames it"
     is_drawn = False
     of_photographs = True
@@ -167,7 +173,7 @@ def facts_of_model(
         reads = f"its features by `{extracted.conf}` (`itrpipe extract`), with the settings in `config.json`"
         of_photographs = is_of_anywhere(extracted)
         passes = recorded_passes(extracted.conf, extracted.settings)
-        is_drawn = any(each.imported or each.drawings_only for each in passes.values())
+        is_drawn = any(settings.imported or settings.drawings_only for settings in passes.values())
     # mteb compares embeddings of photographs by inner product.
     is_for_mteb = declared.embeds and training.settings["model"].get("measure") != "order" and not is_drawn
     files = {}
@@ -184,7 +190,7 @@ def facts_of_model(
         "split": evaluation.settings["split"],
         "embeds": declared.embeds,
         "reads": reads,
-        "base": Path(base).name if base and local_folders({"": base}) else base,
+        "base": base,
         "photographs": of_photographs,
         "results": read_json(evaluated / METRICS),
         "level": evaluation.settings["interval_level"],

@@ -99,11 +99,17 @@ class MinedPairs:
         """
         owner = int(self.owners[caption])
         if direction == "t2i":
-            query, positive = self.captions[caption], self.images[owner]
-            anchor, others, sentences = caption, self.images, ()
+            query = self.captions[caption]
+            positive = self.images[owner]
+            anchor = caption
+            others = self.images
+            sentences = ()
         else:
-            query, positive = self.images[owner], self.captions[caption]
-            anchor, others, sentences = owner, self.captions, self.sentences[caption]
+            query = self.images[owner]
+            positive = self.captions[caption]
+            anchor = owner
+            others = self.captions
+            sentences = self.sentences[caption]
         mined = []
         for place, row in enumerate(self.rows[direction][anchor].tolist()):
             if row != NO_ROW:
@@ -112,7 +118,8 @@ class MinedPairs:
                     negative[name] = values[anchor, place]
                 mined.append(negative)
         substitutes = mined[self.negatives : self.width(direction) - len(sentences)]
-        return query, positive, [*mined[: self.negatives], *sentences, *substitutes]
+        negatives = mined[: self.negatives] + list(sentences) + substitutes
+        return query, positive, negatives
 
     def most(self, directions: Sequence[str]) -> int:
         """Return how many mined negatives the longest list has, in the direction where that is less."""
@@ -197,7 +204,9 @@ def open_mined(
     if sentences is not None:
         unknown = {"source": writer, **dict.fromkeys(facts["i2t"])}
         table = SentenceFile(sentences).read(["caption_id", "text"])
-        for caption, text in zip(table["caption_id"].to_pylist(), table["text"].to_pylist(), strict=True):
+        captions_of_sentences = table["caption_id"].to_pylist()
+        texts_of_sentences = table["text"].to_pylist()
+        for caption, text in zip(captions_of_sentences, texts_of_sentences, strict=True):
             documents = written[caption]
             if len(documents) < most_sentences:
                 documents.append(_text(f"{caption}/{writer}-{len(documents) + 1}", text) | unknown)
@@ -292,7 +301,8 @@ def open_twins(
             holds_images=holds_images,
         )
     table = SentenceFile(synthesized).read(["image_id", "twin_image_id", "detail", "twin_detail"]).drop_null()
-    twins = dict.fromkeys(zip(*table.to_pydict().values(), strict=True))
+    rows = zip(*table.to_pydict().values(), strict=True)
+    twins = dict.fromkeys(rows)
     images_shown = []
     captions = []
     for number, (image_id, twin_id, detail, twin_detail) in enumerate(twins):
@@ -326,11 +336,7 @@ def open_twins(
 
 
 def _text(docid: str, text: str) -> Document:
-    return {
-        "docid": docid,
-        "text": text,
-        "image": None,
-    }
+    return {"docid": docid, "text": text, "image": None}
 
 
 def _image(
@@ -349,7 +355,9 @@ def _image(
             document["image"] = None
         else:
             # A cell of a table has no ending; decoders look at the bytes.
-            ending = "" if PurePosixPath(file).suffix else ".jpg"
+            ending = ""
+            if not PurePosixPath(file).suffix:
+                ending = ".jpg"
             document["image"] = f"{COPIES}/{file}{ending}"
     elif image_root:
         document["image"] = f"{image_root.rstrip('/')}/{file}"
@@ -365,18 +373,19 @@ def refuse_wrong_root(mined: MinedPairs, image_root: str) -> None:
         UsageError: there is such a one.
     """
     remedy = "name the folder below which the photographs lie as they did when the dataset was prepared"
-    images = [each for each in mined.images if each["image"] is not None and not each.get("copied")]
+    images = [image for image in mined.images if image["image"] is not None and not image.get("copied")]
     if not images:
         raise UsageError(
             f"--image-root {image_root}: the photographs lie inside tables or tar files, and the export holds them "
             "itself; leave it out"
         )
-    missing = [each["image"] for each in images if not os.path.isfile(each["image"])]
+    missing = [image["image"] for image in images if not os.path.isfile(image["image"])]
     if missing:
         raise UsageError(
             f"--image-root {image_root}: {len(missing):,} of {len(images):,} photographs are not there, such as "
             f"{missing[0]}; {remedy}"
         )
-    for each in images[:: math.ceil(len(images) / _COMPARED)]:
-        if file_digest(Path(each["image"])) != each["sha256"]:
-            raise UsageError(f"--image-root {image_root}: {each['image']} is another than was prepared; {remedy}")
+    step = math.ceil(len(images) / _COMPARED)
+    for image in images[::step]:
+        if file_digest(Path(image["image"])) != image["sha256"]:
+            raise UsageError(f"--image-root {image_root}: {image['image']} is another than was prepared; {remedy}")

@@ -35,11 +35,7 @@ _QUERIES = 4_096
 _UNSAFE = re.compile(r"[\s%]")
 
 
-def write_embeddings(
-    folder: Path,
-    split: SplitEmbeddings,
-    form: str,
-) -> None:
+def write_embeddings(folder: Path, split: SplitEmbeddings, form: str) -> None:
     """Write the embeddings of all images and captions with their ids.
 
     `parquet`: a table each with `image_id` (of captions `caption_id`, `image_id`) and `embedding`, a list of D float32.
@@ -59,12 +55,7 @@ def write_embeddings(
     if form == "parquet":
         owners = split.image_ids[split.caption_image].tolist()
         _write_vectors(folder / "images.parquet", split.images, image_id=image_ids)
-        _write_vectors(
-            folder / "captions.parquet",
-            split.texts,
-            caption_id=caption_ids,
-            image_id=owners,
-        )
+        _write_vectors(folder / "captions.parquet", split.texts, caption_id=caption_ids, image_id=owners)
     else:
         np.save(folder / "images.npy", split.images)
         np.save(folder / "captions.npy", split.texts)
@@ -93,11 +84,7 @@ def _write_vectors(
     )
 
 
-def write_runs(
-    folder: Path,
-    rankings: Path,
-    tag: str,
-) -> None:
+def write_runs(folder: Path, rankings: Path, tag: str) -> None:
     """Write `run.i2t.trec` and `run.t2i.trec`.
 
     Args:
@@ -110,7 +97,8 @@ def write_runs(
             for batch in pq.ParquetFile(rankings).iter_batches(_QUERIES):
                 queries = batch.filter(pc.field("direction") == direction)
                 # Arrow writes the shortest text that is read as the same float32: equal scores stay equal.
-                scores = iter(queries["scores"].flatten().cast(pa.string()).to_pylist())
+                texts = queries["scores"].flatten().cast(pa.string())
+                scores = iter(texts.to_pylist())
                 query_ids = queries["query_id"].to_pylist()
                 candidate_ids = queries["candidate_ids"].to_pylist()
                 for query, candidates in zip(query_ids, candidate_ids, strict=True):
@@ -118,11 +106,7 @@ def write_runs(
                         stream.write(f"{escape(query)} Q0 {escape(candidate)} {rank} {next(scores)} {escape(tag)}\n")
 
 
-def write_qrels(
-    folder: Path,
-    pairs: Path,
-    prepared: Path,
-) -> None:
+def write_qrels(folder: Path, pairs: Path, prepared: Path) -> None:
     """Write `qrels.i2t.trec` and `qrels.t2i.trec`, of own pairs; where the dataset knows all matches `qrels.oracle.…`.
 
     Args:
@@ -136,23 +120,13 @@ def write_qrels(
     table = pq.read_table(pairs, columns=["caption_id", "image_id"])
     captions = table["caption_id"].to_pylist()
     owners = table["image_id"].to_pylist()
-    _write_matches(
-        folder,
-        "qrels",
-        captions,
-        owners,
-    )
+    _write_matches(folder, "qrels", captions, owners)
     images = np.array(list(dict.fromkeys(owners)))
     truth = known_pairs(prepared, images, np.array(captions))
     if truth is not None:
         matching_captions = np.array(captions)[truth.caption_rows].tolist()
         matching_images = images[truth.image_rows].tolist()
-        _write_matches(
-            folder,
-            "qrels.oracle",
-            matching_captions,
-            matching_images,
-        )
+        _write_matches(folder, "qrels.oracle", matching_captions, matching_images)
 
 
 def _write_matches(
@@ -161,7 +135,8 @@ def _write_matches(
     captions: list[str],
     images: list[str],
 ) -> None:
-    of_images, of_captions = [], []
+    of_images = []
+    of_captions = []
     for caption, image in zip(captions, images, strict=True):
         of_images.append(f"{escape(image)} 0 {escape(caption)} 1\n")
         of_captions.append(f"{escape(caption)} 0 {escape(image)} 1\n")

@@ -139,14 +139,14 @@ class SearchAnswers:
         if legend:
             yield f"  {', '.join(legend)}"
 
-    def page(self, folder: Path | None, own: str | None) -> tuple[str, list[str]]:
+    def page(self, folder: Path | None, query_file: str | None) -> tuple[str, list[str]]:
         """Make a page that needs no script, no network and no server; return it, and which pictures it lacks.
 
         It names photographs, not where they are.
 
         Args:
             folder: of the photographs; None where it is gone.
-            own: file that was searched with, relative to the folder or not.
+            query_file: that was searched with, relative to the folder or not; None where a sentence was.
         """
         from itrpipe.report.page import page_environment
 
@@ -154,8 +154,10 @@ class SearchAnswers:
         pictures = {answer.image_id: album.picture(answer.image_id) for answer in self.answers}
         problems = list(album.problems)
         query = None
-        if own is not None:
-            path = Path(own) if folder is None else folder / own
+        if query_file is not None:
+            path = Path(query_file)
+            if folder is not None:
+                path = folder / query_file
             parent = path.parent if path.is_absolute() else None
             album_of_query = Album(parent, {path.name: path.name})
             query = album_of_query.picture(path.name)
@@ -319,7 +321,12 @@ class Gallery:
         return self._answers(scores, top, [], "images", image_id=name, image_split=PHOTOGRAPH)
 
     def captions_for(
-        self, image: Stored | Photograph, image_id: str, split: str, top: int, progress: bool = False
+        self,
+        image: Stored | Photograph,
+        image_id: str,
+        split: str,
+        top: int,
+        progress: bool = False,
     ) -> SearchAnswers:
         """Find the captions that fit an image best; right ones are marked where it is one of the gallery.
 
@@ -334,7 +341,9 @@ class Gallery:
         row = self.rows.get(image_id)
         if row is not None and self.splits[row] == split:
             rows.append(row)
-        texts = self.sentences if isinstance(self.sentences, DatasetCaptions) else np.concatenate(self.sentences)
+        texts = self.sentences
+        if not isinstance(texts, DatasetCaptions):
+            texts = np.concatenate(texts)
         scores = self.model.score(cast(Any, image), cast(Any, texts), _AT_ONCE, progress)[0]
         return self._answers(scores, top, rows, "captions", image_id=image_id, image_split=split)
 
@@ -356,7 +365,20 @@ class Gallery:
             query: `caption`, `image_id`, `image_split` and `unknown` of `SearchAnswers`, where they are known.
         """
         rows = best(scores, top)
-        marks = self._marks(np.array(queries, dtype=np.int64)[:, None], rows[None], finds)
+        marks: list[Mark] = [""] * len(rows)
+        if self.prepared is not None:
+            query_rows = np.array(queries, dtype=np.int64)[:, None]
+            captions = query_rows
+            images = rows[None]
+            if finds == "captions":
+                captions = rows[None]
+                images = query_rows
+            is_own = np.any(self.owners[captions] == images, axis=0)
+            is_true = is_own
+            truth = known_pairs(self.prepared, np.array(self.image_ids), np.array(self.caption_ids))
+            if truth is not None:
+                is_true = np.any(truth.has(captions, images), axis=0)
+            marks = np.select([is_own, is_true], ["own", "true"], default="").tolist()
         answers = []
         for rank, (row, mark) in enumerate(zip(rows.tolist(), marks, strict=True), 1):
             image = row
@@ -378,15 +400,3 @@ class Gallery:
             answers=answers,
             **query,
         )
-
-    def _marks(self, queries: np.ndarray, answers: np.ndarray, finds: str) -> list[Mark]:
-        """Return how answers [1, n] are right for any of the queries [q, 1]; both are rows."""
-        if self.prepared is None:
-            return [""] * answers.size
-        captions, images = (answers, queries) if finds == "captions" else (queries, answers)
-        is_own = np.any(self.owners[captions] == images, axis=0)
-        is_true = is_own
-        truth = known_pairs(self.prepared, np.array(self.image_ids), np.array(self.caption_ids))
-        if truth is not None:
-            is_true = np.any(truth.has(captions, images), axis=0)
-        return np.select([is_own, is_true], ["own", "true"], default="").tolist()

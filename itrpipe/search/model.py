@@ -278,13 +278,17 @@ class RetrievalModel:
         Raises:
             UsageError, DataError: see `encode_images` and `encode_texts`.
         """
-        if not self.embeds:
-            return self._pair_scores(images, texts, batch_size, progress)
         image_vectors = _vectors(images)
+        text_vectors = _vectors(texts)
+        if not self.embeds:
+            if image_vectors is not None or text_vectors is not None:
+                raise UsageError(
+                    f"{self.label} scores images and texts together and has no embeddings; give both as they are"
+                )
+            return self._pair_scores(images, texts, batch_size, progress)
         if image_vectors is None:
             image_vectors = self.encode_images(cast(Any, images), batch_size, progress)
         self._check_shape("images", image_vectors)
-        text_vectors = _vectors(texts)
         if text_vectors is None:
             text_vectors = self.encode_texts(cast(Any, texts), batch_size, progress)
         self._check_shape("texts", text_vectors)
@@ -328,10 +332,6 @@ class RetrievalModel:
             )
 
     def _pair_scores(self, images: Any, texts: Any, batch_size: int, progress: bool) -> np.ndarray:
-        if _vectors(images) is not None or _vectors(texts) is not None:
-            raise UsageError(
-                f"{self.label} scores images and texts together and has no embeddings; give both as they are"
-            )
         encoder = SplitEncoder.of(self.saved, self._place, batch_size)
         count, batches = self._images(images, batch_size)
         captions = self._texts(texts)
@@ -442,12 +442,12 @@ def best(scores: np.ndarray, top: int) -> np.ndarray:
     return np.argsort(-scores, kind="stable")[:top]
 
 
-def _vectors(given: Any) -> np.ndarray | None:
-    """Return embeddings where these were given; None for anything else."""
-    if isinstance(given, torch.Tensor):
-        given = given.detach().float().cpu().numpy()
-    if isinstance(given, np.ndarray) and given.dtype.kind == "f":
-        return given.astype(np.float32, copy=False)
+def _vectors(embeddings: Any) -> np.ndarray | None:
+    """Return embeddings as float32; None for anything else, such as photographs and sentences."""
+    if isinstance(embeddings, torch.Tensor):
+        embeddings = embeddings.detach().float().cpu().numpy()
+    if isinstance(embeddings, np.ndarray) and embeddings.dtype.kind == "f":
+        return embeddings.astype(np.float32, copy=False)
     return None
 
 

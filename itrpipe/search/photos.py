@@ -32,7 +32,8 @@ from itrpipe.storage.artifact import open_artifact, open_input, read_manifest
 from itrpipe.storage.disk import OF_THE_FILE, on_disk, require_space, unavailable
 from itrpipe.storage.tables import read_table, write_table
 
-PHOTOS, EMBEDDINGS = "photos.parquet", "embeddings.npy"
+PHOTOS = "photos.parquet"
+EMBEDDINGS = "embeddings.npy"
 _COLUMNS = pa.schema({"file": pa.string(), "bytes": pa.int64(), "changed": pa.int64()})
 """Columns of `PHOTOS`, the fields of `PhotoFile`."""
 _ROWS_AT_ONCE = 4_096
@@ -227,7 +228,8 @@ class EncodePhotographs(Work["RetrievalModel"]):
         key: what the parts depend on.
     """
 
-    title, unit = "encoding", "photographs"
+    title = "encoding"
+    unit = "photographs"
     untold = ("photographs",)
 
     folder: Path
@@ -347,20 +349,23 @@ def find_image(trained: Path, image: str, device: str) -> QueryImage:
     extracted = None
     if "extract" in manifest.inputs:
         extracted = open_input(trained, manifest, "extract")
-    rows = list(zip(dataset.column("image_id"), dataset.column("file"), dataset.column("split"), strict=True))
-    by_id = [row for row in rows if row[0] == image]
-    by_path = [row for row in rows if row[1] == image]
-    by_name = [row for row in rows if PurePosixPath(row[1]).name == image]
+    columns = dataset.column("image_id"), dataset.column("file"), dataset.column("split")
+    images = []
+    for image_id, file, split in zip(*columns, strict=True):
+        images.append(QueryImage(image_id, file, split, None))
+    by_id = [candidate for candidate in images if candidate.image_id == image]
+    by_path = [candidate for candidate in images if candidate.file == image]
+    by_name = [candidate for candidate in images if PurePosixPath(candidate.file).name == image]
     matches = by_id or by_path or by_name
     if len(matches) > 1:
         raise UsageError(f"--image {image}: {len(matches):,} images have this file name; name one by its id")
     features = None
     if matches:
-        image_id, file, split = matches[0]
+        (match,) = matches
         if extracted is not None:
             features = FeatureFile.open(extracted / FEATURES)
-            features.rows([image_id])  # an image without features is told here, and not in the midst of a batch
-        return QueryImage(image_id, file, split, features)
+            features.rows([match.image_id])  # an image without features is told here, and not in the midst of a batch
+        return match._replace(features=features)
     # Unlike Path.is_file, this raises no error for what cannot be a path.
     if os.path.isfile(image) or in_archive(Path(image)):
         path = Path(image)
@@ -369,7 +374,7 @@ def find_image(trained: Path, image: str, device: str) -> QueryImage:
         return QueryImage(str(path), str(path.absolute()), PHOTOGRAPH, features)
     raise MissingInputError(
         f"--image {image}: neither an image of the dataset nor a file; name an image by its id or file, such as "
-        f"{rows[-1][0]}, or any photograph"
+        f"{images[-1].image_id}, or any photograph"
     )
 
 

@@ -75,7 +75,8 @@ SHUTDOWN_SECONDS = 3
 """Time in which answers that are under way have to be sent when the server ends."""
 MOST_CONNECTIONS = 64
 """Connections at a time; a browser opens six. Each is an open file, of which some systems allow a process 256."""
-LONGEST_SENTENCE, LONGEST_NAME = 1_000, 80
+LONGEST_SENTENCE = 1_000
+LONGEST_NAME = 80
 MOST = 200
 """Images at a time."""
 RANKINGS_KEPT = 64
@@ -254,7 +255,7 @@ class Searches:
             self._keep("photograph", key, scores)
         return key
 
-    def found(self, kind: str, value: str, start: int, count: int) -> dict[str, Any]:
+    def ranked(self, kind: str, value: str, start: int, count: int) -> dict[str, Any]:
         """Return some of the images that fit a query best.
 
         Args:
@@ -288,10 +289,10 @@ class Searches:
                     "captions": gallery.captions_of(row),
                 }
             )
-        found: dict[str, Any] = {"answers": answers, "searched": len(order), "unknown": unknown}
+        page: dict[str, Any] = {"answers": answers, "searched": len(order), "unknown": unknown}
         if kind == "like":
-            found["captions"] = gallery.captions_of(gallery.rows[value])
-        return found
+            page["captions"] = gallery.captions_of(gallery.rows[value])
+        return page
 
     def _keep(self, kind: str, value: str, scores: np.ndarray) -> None:
         order = best(scores, len(scores))
@@ -314,14 +315,6 @@ class Searches:
             raise UsageError(f"the query has more than {LONGEST_SENTENCE:,} characters; give a sentence")
         given_split([value], what="the query")
         return self.gallery.by_sentence(value)
-
-    def proposals(self) -> list[str]:
-        """Return some sentences to begin with: captions of images that are shown first."""
-        proposals = []
-        for answer in self.found("", "", 0, 3)["answers"]:
-            if answer["captions"]:
-                proposals.append(min(answer["captions"], key=len))
-        return proposals or list(_PROPOSALS)
 
 
 class Posted(BaseModel, extra="forbid", strict=True):
@@ -370,12 +363,12 @@ class Reviews:
         if reviewer:
             answered = self.file.read().answers.get(_name(reviewer), {})
         latest = list(reversed(answered))
-        given = []
+        earlier = []
         for pair, place in zip(latest, self.candidates.places(latest).tolist(), strict=True):
-            if place >= 0 and len(given) < AT_ONCE:
-                given.append(self._shown(place) | {"answer": answered[pair]})
+            if place >= 0 and len(earlier) < AT_ONCE:
+                earlier.append(self._shown(place) | {"answer": answered[pair]})
         candidates = [self._shown(place) for place in queue.upcoming(answered, AT_ONCE)]
-        return {"candidates": candidates, "given": given, "progress": self.progress(reviewer)}
+        return {"candidates": candidates, "given": earlier, "progress": self.progress(reviewer)}
 
     def answer(self, order: str, reviewer: str, place: int, answer: str) -> dict[str, Any]:
         """Write an answer, one of `itrpipe.datasets.decisions.ANSWERS`, and return the progress.
@@ -458,7 +451,7 @@ class Site:
         """Return the application."""
         routes = [
             Route("/", self._search),
-            Route("/api/search", self._found),
+            Route("/api/search", self._answers),
             Route("/api/photographs", self._upload, methods=["POST"]),
             Route("/pictures/{side:int}/{image_id:path}", self._picture),
             Route("/favicon.ico", lambda request: Response(status_code=204)),
@@ -494,10 +487,14 @@ class Site:
         return HTMLResponse(page)
 
     def _search(self, request: Request) -> Response:
+        proposals = []  # sentences to begin with: captions of images that are shown first
+        for answer in self.searches.ranked("", "", 0, 3)["answers"]:
+            if answer["captions"]:
+                proposals.append(min(answer["captions"], key=len))
         compares = self.searches.gallery.compares_images
-        return self._page("search", compares=compares, proposals=self.searches.proposals())
+        return self._page("search", compares=compares, proposals=proposals or _PROPOSALS)
 
-    def _found(self, request: Request) -> Response:
+    def _answers(self, request: Request) -> Response:
         parameters = request.query_params
         kind = value = ""
         for name in ("q", "like", "photograph"):
@@ -510,7 +507,7 @@ class Site:
             count = int(parameters.get("count", "0"))
         except ValueError:
             raise HTTPException(400, "start and count are numbers") from None
-        return JSONResponse(self.searches.found(kind, value, start, count))
+        return JSONResponse(self.searches.ranked(kind, value, start, count))
 
     async def _upload(self, request: Request) -> Response:
         content = await _body(request, LARGEST_PHOTOGRAPH)

@@ -72,8 +72,9 @@ def padding_changes_nothing(build: BuildModel) -> None:
 def order_changes_nothing(build: BuildModel) -> None:
     """Images and captions in another order have the same scores in that order."""
     model, images, texts, expected = _ready(build)
-    rows = torch.randperm(expected.shape[0])
-    columns = torch.randperm(expected.shape[1])
+    num_images, num_texts = expected.shape
+    rows = torch.randperm(num_images)
+    columns = torch.randperm(num_texts)
     scores = _scores(model, images[rows], texts[columns])
     _require_equal(scores, expected[rows][:, columns], "the order of images or captions changes scores")
 

@@ -101,8 +101,10 @@ def something_is_learned_and_nothing_else(build: BuildMethod, build_model: Build
 
 def equal_draws_give_equal_losses(build: BuildMethod, build_model: BuildModel) -> None:
     """All that is random comes from the generator that is given and from PyTorch's, and from nowhere else."""
-    first = _values(_step(*_ready(build, build_model), np.arange(8), _LATE))
-    again = _values(_step(*_ready(build, build_model), np.arange(8), _LATE))
+    method, model = _ready(build, build_model)
+    first = _values(_step(method, model, np.arange(8), _LATE))
+    method, model = _ready(build, build_model)
+    again = _values(_step(method, model, np.arange(8), _LATE))
     assert first == again, f"equal generators give {first} and {again}"
 
 
@@ -120,7 +122,8 @@ def nan_weights_give_nan_losses(build: BuildMethod, build_model: BuildModel) -> 
 def losses_leave_autocast(build: BuildMethod, build_model: BuildModel) -> None:
     """Under bfloat16 autocast losses are single precision."""
     with torch.autocast("cpu", torch.bfloat16):
-        losses = _step(*_ready(build, build_model), np.arange(8), 0)
+        method, model = _ready(build, build_model)
+        losses = _step(method, model, np.arange(8), 0)
     for loss in losses.values():
         assert loss.dtype == torch.float32, "a loss is bfloat16 under autocast"
 

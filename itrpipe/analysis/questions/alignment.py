@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from itrpipe.analysis.questions.base import EvaluatedModel
-from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.evaluation.tables import Cells, Content, Measured, Number
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, SplitScores, read_embeddings
 from itrpipe.storage.artifact import ALIGNMENT
 
@@ -31,6 +31,8 @@ VECTORS = "mean regions and mean words after their projection"
 _BLOCK_VALUES = 1 << 22
 """Values held at a time."""
 _TINY = 1e-12
+Distances = dict[str, float | int | None]
+"""`mean` and `variance` of the distances of so many `pairs`; None where there are no pairs."""
 _DISTANCES = {
     ("Alignment", "own pair"): "image_text",
     ("Alignment", "same image"): "text_text",
@@ -39,10 +41,10 @@ _DISTANCES = {
 }
 
 
-def _cells(found: Any) -> Cells:
+def _cells(content: Content) -> Cells:
     cells = {}
     for key, name in _DISTANCES.items():
-        cells[key] = Number.of(found[name]["mean"], digits=3)
+        cells[key] = Number.of(content[name]["mean"], digits=3)
     return cells
 
 
@@ -88,10 +90,7 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     return {"vectors": VECTORS, **figures}
 
 
-def mean_vectors(
-    encoder: SplitEncoder,
-    data: SplitData,
-) -> tuple[np.ndarray, np.ndarray]:
+def mean_vectors(encoder: SplitEncoder, data: SplitData) -> tuple[np.ndarray, np.ndarray]:
     """Return unit vectors [N, D] of all images and [T, D] of all captions of a split, float32.
 
     Args:
@@ -117,7 +116,7 @@ def alignment_and_uniformity(
     images: np.ndarray,
     texts: np.ndarray,
     caption_image: np.ndarray,
-) -> dict[str, Any]:
+) -> dict[str, Distances]:
     """Measure the distances of pairs that belong together, and of pairs that do not.
 
     Captions of different images are told apart by the first caption of each image: all pairs of all captions would be
@@ -157,8 +156,8 @@ def _distances_within(
     """Yield the distances of all pairs of captions of one image, each pair once."""
     order = np.argsort(caption_image, kind="stable")
     owners = caption_image[order]
-    most = np.bincount(caption_image).max()
-    for shift in range(1, most):
+    captions_of_image = np.bincount(caption_image)
+    for shift in range(1, captions_of_image.max()):
         first = np.flatnonzero(owners[shift:] == owners[:-shift])
         yield from _distances(texts, order[first], texts, order[first + shift])
 
@@ -189,7 +188,7 @@ def _all_distances(embeddings: np.ndarray) -> Iterator[np.ndarray]:
         yield np.sqrt(np.maximum(0.0, squares))
 
 
-def _figures(parts: Iterator[np.ndarray]) -> dict[str, Any]:
+def _figures(parts: Iterator[np.ndarray]) -> Distances:
     pairs = 0
     total = 0.0
     squares = 0.0

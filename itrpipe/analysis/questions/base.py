@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any
 from itrpipe.engine.work import resolve_device
 from itrpipe.evaluation.tables import Number, as_lines
 from itrpipe.features.declaration import first_model, is_given
-from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.declaration import BackboneSettings, settings_of
 from itrpipe.storage.artifact import open_input
 from itrpipe.storage.disk import write_json
-from itrpipe.training.settings import method_of
 
 if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitScores
     from itrpipe.synthesis.blind import Trigrams
-    from itrpipe.training.data import Sources
+    from itrpipe.training.data import Sources, SplitData
     from itrpipe.training.saved import SavedModel
 
 
@@ -72,13 +70,6 @@ class EvaluatedModel:
             return BackboneSettings
         return settings_of(self.settings.backbone)
 
-    @property
-    def method(self) -> type[MethodSettings]:
-        """Return the declaration of the method; for given embeddings the base class."""
-        if is_given(self.settings.backbone):
-            return MethodSettings
-        return method_of(self.settings.method)
-
     @functools.cached_property
     def place(self) -> str:
         """Return the device, `cpu` or `cuda`."""
@@ -117,7 +108,7 @@ class EvaluatedModel:
             extracted = self.existing("extract")
         return Sources(self.existing("prepare"), extracted, parse)
 
-    def data(self, parse: Path | None = None) -> Any:
+    def data(self, parse: Path | None = None) -> SplitData:
         """Open the evaluated split as the model reads it.
 
         Args:

@@ -22,7 +22,7 @@ from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError
 from itrpipe.evaluation.intervals import Figures, group_mean_interval, mean_figures
-from itrpipe.evaluation.tables import Cells, Measured
+from itrpipe.evaluation.tables import Cells, Content, Key, Measured
 from itrpipe.features.declaration import feature_settings, passes_of
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.store import FEATURES, FeatureFile
@@ -57,9 +57,9 @@ _MEASURES = {
 }
 
 
-def _rows(found: Any) -> Iterator[tuple[tuple[str, str], str, Any]]:
+def _rows(content: Content) -> Iterator[tuple[Key, str, Content]]:
     """Yield the name of each row, the measure in it, and the figures that have it."""
-    for name, whole in found.items():
+    for name, whole in content.items():
         title = _TITLES.get(name) or name
         summed = "all"
         if whole["guessed"]:
@@ -72,17 +72,17 @@ def _rows(found: Any) -> Iterator[tuple[tuple[str, str], str, Any]]:
                     yield (title, heading), measure, figures
 
 
-def _cells(found: Any) -> Cells:
+def _cells(content: Content) -> Cells:
     cells = {}
-    for row, measure, figures in _rows(found):
+    for row, measure, figures in _rows(content):
         cells[row] = figures[measure]
     return cells
 
 
-def _blind_cells(found: Any) -> Cells:
+def _blind_cells(content: Content) -> Cells:
     """Return the accuracies of models without images, in the rows of accuracies."""
     cells = {}
-    for row, measure, figures in _rows(found):
+    for row, measure, figures in _rows(content):
         if measure == "accuracy":
             cells[row] = blind_number(figures["blind"])
     return cells
@@ -112,9 +112,9 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     """
     benchmarks = []
     for text in evaluation.settings.benchmark:
-        asked = named(text)
-        if asked.name in (*SUITES, EMBEDDED):
-            benchmarks.append(asked)
+        benchmark = named(text)
+        if benchmark.name in (*SUITES, EMBEDDED):
+            benchmarks.append(benchmark)
     if not benchmarks:
         return None
     from itrpipe.analysis.sentences import compared, sentence_parser
@@ -124,13 +124,13 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     trigrams = trigrams_of(evaluation, split)
     figures = {}
     tables = []
-    for asked in benchmarks:
-        name = asked.name
-        if asked.folder:
-            benchmark = read_benchmark(asked)
+    for benchmark in benchmarks:
+        name = benchmark.name
+        if benchmark.folder:
+            content = read_benchmark(benchmark)
             measures = SUITES[name].measures
-            pairs = benchmark.pairs
-            ids, pictures = pictures_of(benchmark, name, evaluation, sources.extract)
+            pairs = content.pairs
+            ids, pictures = pictures_of(content, name, evaluation)
             files = [pair.file for pair in pairs]
             _, images = np.unique(files, return_inverse=True)
         else:
@@ -139,7 +139,8 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
             ids = [pair.file for pair in pairs]
             images = _rows_of(ids, split)
             whole = PreparedDataset.open(sources.prepare).split(evaluation.settings.split)
-            image_rows = rows_of(pa.array(ids, pa.string()).unique(), whole.images["image_id"])
+            scene_ids = pa.array(ids, pa.string()).unique()
+            image_rows = rows_of(scene_ids, whole.images["image_id"])
             chosen = whole.images.take(pa.array(image_rows))
             pictures = sources.images(Split(whole.name, chosen, whole.captions))
 
@@ -154,7 +155,9 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
 
         categories = np.array(table["category"].to_pylist())
         groups = np.array(table["group"].to_pylist())
-        texts = Pairs(table["caption"].to_pylist(), table["negative"].to_pylist(), images)
+        caption_texts = table["caption"].to_pylist()
+        negative_texts = table["negative"].to_pylist()
+        texts = Pairs(caption_texts, negative_texts, images)
         blind = blind_points(texts, categories, trigrams)
         scored = ScoredPairs(scores, negative_scores, images, categories, groups, blind)
         is_tied = np.isclose(scores, negative_scores, rtol=0, atol=_TIED)
@@ -174,7 +177,7 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     return figures
 
 
-def _summary(figures: Any) -> str:
+def _summary(figures: Content) -> str:
     """Return the measures of a benchmark for tables of artifacts: `61.2 %, macro 60.4 %`."""
     parts = []
     for measure in _MEASURES:
@@ -242,7 +245,8 @@ def pairs_of_scenes(
     most = max(FEWEST, min(map(len, rows_by_category)))
     chosen = []
     for rows in rows_by_category:
-        chosen += np.random.default_rng(0).permutation(rows)[:most].tolist()
+        shuffled = np.random.default_rng(0).permutation(rows)
+        chosen += shuffled[:most].tolist()
     pairs = []
     for row in sorted(chosen):
         image_id, caption, negative, category = edits[row]
@@ -260,7 +264,6 @@ def pictures_of(
     benchmark: Benchmark,
     name: str,
     evaluation: EvaluatedModel,
-    extract: Path | None,
 ) -> tuple[list[str], SplitImages]:
     """Check the images of a benchmark and open them for the model; every image, or part of one, counts once.
 
@@ -268,7 +271,6 @@ def pictures_of(
         benchmark: as read.
         name: name of the benchmark.
         evaluation: of the model.
-        extract: features that the model was trained on; None where it reads photographs.
 
     Returns:
         Id of each pair's image, and the images in the order in which the pairs name them.
@@ -304,6 +306,7 @@ def pictures_of(
     if all(box is None for _, box in ids):
         boxes = None
     pictures: SplitImages = ImageFiles(benchmark.root.absolute(), files, sizes, boxes=boxes)
+    extract = evaluation.sources().extract
     if extract is not None:
         pictures = _features_of(pictures, name, evaluation, extract)
     return [ids[pair.file, pair.box] for pair in benchmark.pairs], pictures
@@ -331,7 +334,8 @@ def _features_of(
     job = evaluation.job
     manifest = read_manifest(extract)
     settings = feature_settings(manifest.settings).model_validate(manifest.settings)
-    passes = extractions(passes_of(manifest.conf, settings), images, device=job.execution.device)
+    recorded = passes_of(manifest.conf, settings)
+    passes = extractions(recorded, images, device=job.execution.device)
     for note in notes_of(passes):
         if note in manifest.messages:
             continue

@@ -18,7 +18,7 @@ from itrpipe.evaluation.metrics import COMPARED, CUTOFFS, RSUM, ranks_of_matches
 from itrpipe.evaluation.metrics import ranks as own_ranks
 from itrpipe.evaluation.rankings import rankings
 from itrpipe.evaluation.results import with_matches
-from itrpipe.evaluation.tables import Cells, Measured
+from itrpipe.evaluation.tables import Cells, Content, Measured
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.judging.shares import LEAST
 from itrpipe.mining.judged import LIKELY
@@ -40,19 +40,19 @@ _FIRST = {
 }
 
 
-def _cells(found: Any) -> Cells:
+def _cells(content: Content) -> Cells:
     cells = {}
-    if "judged_percent" in found:
-        judged = min(found["judged_percent"].values())
+    if "judged_percent" in content:
+        judged = min(content["judged_percent"].values())
         cells["", f"of the first {DEPTH} places judged by people, %"] = judged
         for name, title in _SHOWN.items():
-            cells[title, "with pairs that fit"] = found["corrected"][name]
+            cells[title, "with pairs that fit"] = content["corrected"][name]
             if name in COMPARED:  # which no further match can lower
-                cells[title, "at most"] = found["at_most"][name]
-    if "by_judges" not in found:
+                cells[title, "at most"] = content["at_most"][name]
+    if "by_judges" not in content:
         return cells
 
-    by_judges = found["by_judges"]
+    by_judges = content["by_judges"]
     is_calibrated = by_judges["calibration"]["decisions"] >= LEAST
     by = "by the judge"
     if not is_calibrated:
@@ -99,7 +99,20 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     verdicts = {}
     if settings.decisions:
         verdicts = read_decisions(Path(settings.decisions).expanduser()).verdicts
-    places = _first_places(split)
+    depth = min(DEPTH, *split.matrix.shape)
+    image_ids = split.image_ids.tolist()
+    caption_ids = split.caption_ids.tolist()
+    of_images, of_captions = rankings(split.matrix, depth, image_ids, caption_ids)
+    best_captions, _ = of_images
+    best_images, _ = of_captions
+    places = {}
+    for side, captions, images in (
+        ("i2t", best_captions, np.indices(best_captions.shape)[0]),
+        ("t2i", np.indices(best_images.shape)[0], best_images),
+    ):
+        captions = captions.astype(np.int64)
+        is_wrong = split.caption_image[captions] != images
+        places[side] = Places(captions, images.astype(np.int64), is_wrong)
     decided = Decided.of(verdicts, split.image_ids, split.caption_ids)
     figures = {}
     if len(decided.fits) or len(decided.differs):
@@ -127,26 +140,6 @@ class Places(NamedTuple):
     is_wrong: np.ndarray
 
 
-def _first_places(split: SplitScores) -> dict[str, Places]:
-    """Return the first places of both directions, by their names in `SIDES`."""
-    depth = min(DEPTH, *split.matrix.shape)
-    (best_captions, _), (best_images, _) = rankings(
-        split.matrix,
-        depth,
-        split.image_ids.tolist(),
-        split.caption_ids.tolist(),
-    )
-    places = {}
-    for side, captions, images in (
-        ("i2t", best_captions, np.indices(best_captions.shape)[0]),
-        ("t2i", np.indices(best_images.shape)[0], best_images),
-    ):
-        captions = captions.astype(np.int64)
-        is_wrong = split.caption_image[captions] != images
-        places[side] = Places(captions, images.astype(np.int64), is_wrong)
-    return places
-
-
 def _by_people(
     evaluation: EvaluatedModel,
     split: SplitScores,
@@ -165,8 +158,8 @@ def _by_people(
         share = float((is_decided & place.is_wrong).sum() / wrong)
         judged[side] = round(100 * share, 3)
         unjudged.append(rows[:, place.is_wrong & ~is_decided])
-    known = np.stack([fits.caption_rows, fits.image_rows])
-    at_most = _figures(evaluation, split, known, *unjudged)
+    fitting = np.stack([fits.caption_rows, fits.image_rows])
+    at_most = _figures(evaluation, split, fitting, *unjudged)
     return {
         "pairs": {
             "fits": len(fits),
@@ -174,7 +167,7 @@ def _by_people(
             "unsure or disputed": len(decided.doubtful),
         },
         "judged_percent": judged,
-        "corrected": _figures(evaluation, split, known),
+        "corrected": _figures(evaluation, split, fitting),
         "at_most": {name: at_most[name] for name in COMPARED},
     }
 
@@ -261,10 +254,13 @@ def _by_judges(
         shares[side] = None
         if len(first):
             shares[side] = estimates.share(first).percent()
-            own = 100 * float((ranks == 0).mean())
+            own_percent = 100 * float((ranks == 0).mean())
             wrong_share = len(first) / len(rows)
-            recalls[f"{side}_r1"] = {name: own + wrong_share * value for name, value in shares[side].items()}
-    recalls[RSUM] = {"value": sum(recall["value"] for recall in recalls.values())}
+            recalls[f"{side}_r1"] = {}
+            for name, value in shares[side].items():
+                recalls[f"{side}_r1"][name] = own_percent + wrong_share * value
+    total = sum(recall["value"] for recall in recalls.values())
+    recalls[RSUM] = {"value": total}
     return {
         "calibration": asdict(calibration),
         "right_after_all": shares,
@@ -278,9 +274,10 @@ def _figures(
     split: SplitScores,
     *added: np.ndarray,
 ) -> Figures:
-    """Return every metric with all correct matches counted: the own ones and those added, rows [2, n] each."""
-    own = np.stack([np.arange(len(split.caption_image)), split.caption_image])
-    captions, images = np.concatenate([own, *added], axis=1)
+    """Return every metric with all correct matches counted: captions with their image, and added rows [2, n] each."""
+    rows = np.arange(len(split.caption_image))
+    own_pairs = np.stack([rows, split.caption_image])
+    captions, images = np.concatenate([own_pairs, *added], axis=1)
     matches = PairSet.of(captions, images, len(split.image_ids))
     pairs = matches.image_rows, matches.caption_rows
     ranks = ranks_of_matches(split.matrix, *pairs)

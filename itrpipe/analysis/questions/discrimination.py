@@ -19,8 +19,8 @@ from itrpipe.analysis.questions.base import BESIDE, BLIND, SENTENCES, EvaluatedM
 from itrpipe.config import conf_title
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError
-from itrpipe.evaluation.intervals import mean_figures
-from itrpipe.evaluation.tables import Cells, Measured
+from itrpipe.evaluation.intervals import Interval, mean_figures
+from itrpipe.evaluation.tables import Cells, Content, Key, Measured
 from itrpipe.features.embeddings import EMBEDDINGS, SplitScores, read_embeddings
 from itrpipe.storage.artifact import DISCRIMINATION
 from itrpipe.storage.tables import rows_of
@@ -28,9 +28,9 @@ from itrpipe.synthesis.blind import Pairs, blind_accuracy, blind_points
 from itrpipe.synthesis.sentences import SentenceFile
 
 
-def _rows(found: Any) -> Iterator[tuple[tuple[str, str], Any]]:
+def _rows(content: Content) -> Iterator[tuple[Key, Content]]:
     """Yield the name of each row and its figures: of all sentences of a generator, and of each kind of edit."""
-    for name, whole in found.items():
+    for name, whole in content.items():
         conf, *written = name.split(".")  # by whom, and the seed
         title = ", ".join([conf_title("synthesize", conf) or conf, *written])
         row = "", f"{title} ({whole['sentences']:,} sentences)"
@@ -41,16 +41,16 @@ def _rows(found: Any) -> Iterator[tuple[tuple[str, str], Any]]:
             yield row, figures
 
 
-def _cells(found: Any) -> Cells:
+def _cells(content: Content) -> Cells:
     cells = {}
-    for row, figures in _rows(found):
+    for row, figures in _rows(content):
         cells[row] = figures["percent"]
     return cells
 
 
-def _blind_cells(found: Any) -> Cells:
+def _blind_cells(content: Content) -> Cells:
     cells = {}
-    for row, figures in _rows(found):
+    for row, figures in _rows(content):
         cells[row] = blind_number(figures.get("blind"))
     return cells
 
@@ -67,42 +67,43 @@ _GAIN = 10.0
 
 
 def gained_and_lost(
-    own: Sequence[Any],
-    others: Sequence[Any],
+    model: Sequence[Content],
+    baseline: Sequence[Content],
 ) -> tuple[list[str], list[str]]:
-    """Return kinds of edits that one model tells from captions better than another, and those that it tells worse.
+    """Return kinds of edits that a model tells from captions better than its baseline, and those that it tells worse.
 
     Each has its percentages. Those count that cannot be told without the image, where each interval of the one lies
     beyond all of the other.
 
     Args:
-        own, others: contents of the evaluations of each, by seed.
+        model, baseline: contents of the evaluations, by seed.
     """
     gains = []
     losses = []
-    first = next(iter(own), {})
+    first = next(iter(model), {})
     for name, whole in first.items():
         for kind, figures in whole.get("kinds", {}).items():
-            ours = _percentages(own, name, kind)
-            theirs = _percentages(others, name, kind)
-            if not ours or not theirs or figures["blind"]["guessed"]:
+            of_model = _percentages(model, name, kind)
+            of_baseline = _percentages(baseline, name, kind)
+            if not of_model or not of_baseline or figures["blind"]["guessed"]:
                 continue
-            mean = float(np.mean([seed["value"] for seed in ours]))
-            baseline = float(np.mean([seed["value"] for seed in theirs]))
-            if abs(mean - baseline) < _GAIN:
+            mean = np.mean([interval.value for interval in of_model])
+            baseline_mean = np.mean([interval.value for interval in of_baseline])
+            if abs(mean - baseline_mean) < _GAIN:
                 continue
             blind = figures["blind"]["value"]
             text = (
-                f"{TITLES.get(kind, kind)} in {mean:.1f} % (baseline {baseline:.1f} %, without the image {blind:.1f} %)"
+                f"{TITLES.get(kind, kind)} in {mean:.1f} % (baseline {baseline_mean:.1f} %, without the image "
+                f"{blind:.1f} %)"
             )
-            if _lies_above(ours, theirs):
+            if _lies_above(of_model, of_baseline):
                 gains.append(text)
-            if _lies_above(theirs, ours):
+            if _lies_above(of_baseline, of_model):
                 losses.append(text)
     return gains, losses
 
 
-def _percentages(contents: Sequence[Any], name: str, kind: str) -> list[Any]:
+def _percentages(contents: Sequence[Content], name: str, kind: str) -> list[Interval]:
     """Return the percentage of a kind by seed; empty where a seed has no such sentences."""
     percentages = []
     for content in contents:
@@ -110,13 +111,13 @@ def _percentages(contents: Sequence[Any], name: str, kind: str) -> list[Any]:
         figures = kinds.get(kind)
         if not figures or not figures["sentences"]:
             return []
-        percentages.append(figures["percent"])
+        percentages.append(Interval(**figures["percent"]))
     return percentages
 
 
-def _lies_above(upper: Sequence[Any], lower: Sequence[Any]) -> bool:
-    lowest = min(interval["low"] for interval in upper)
-    highest = max(interval["high"] for interval in lower)
+def _lies_above(upper: Sequence[Interval], lower: Sequence[Interval]) -> bool:
+    lowest = min(interval.low for interval in upper)
+    highest = max(interval.high for interval in lower)
     return lowest > highest
 
 
@@ -183,8 +184,8 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
         if settings.blind_encoder:
             texts = (*pairs.captions, *pairs.negatives)
             encoded = encode_once(settings.blind_encoder, "main", texts, evaluation.place)
-            own, other = np.split(encoded, 2)
-            vectors = own - other
+            caption_vectors, negative_vectors = np.split(encoded, 2)
+            vectors = caption_vectors - negative_vectors
         blind = blind_points(pairs, kinds, trigrams, vectors)
 
         columns = owners, images, scores, caption_scores, blind

@@ -21,7 +21,7 @@ from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.analysis.settings import ECCV_PACKAGE
 from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import CUTOFFS, RECALLS, RSUM, SIDES, precision_of_matches, query_ranks, recall
-from itrpipe.evaluation.tables import Cells, Measured
+from itrpipe.evaluation.tables import Cells, Content, Measured
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import ECCV_CAPTION
 
@@ -30,11 +30,11 @@ Truth = Mapping[str, Mapping[int, Sequence[int]]]
 _TITLES = {"map_at_r": "mAP@R", "r_precision": "R-P", "r1": "R@1"}
 
 
-def _cells(part: str, titles: Mapping[str, str], found: Any) -> Cells:
+def _cells(part: str, titles: Mapping[str, str], content: Content) -> Cells:
     cells = {}
     for side, side_title in SIDES.items():
         for name, title in titles.items():
-            cells[side_title, title] = found[part][f"{side}_{name}"]
+            cells[side_title, title] = content[part][f"{side}_{name}"]
     return cells
 
 
@@ -63,12 +63,10 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     """
     if not evaluation.settings.eccv:
         return None
-    figures = eccv_caption_metrics(
-        split.matrix,
-        split.image_ids.tolist(),
-        split.caption_ids.tolist(),
-        *ground_truth(),
-    )
+    own, eccv, cxc = ground_truth()
+    image_ids = split.image_ids.tolist()
+    caption_ids = split.caption_ids.tolist()
+    figures = eccv_caption_metrics(split.matrix, image_ids, caption_ids, own, eccv, cxc)
     figures["package"] = f"{ECCV_PACKAGE} {metadata.version(ECCV_PACKAGE)}"
     return figures
 
@@ -124,16 +122,16 @@ def eccv_caption_metrics(
         ("i2t", scores, images, captions),
         ("t2i", scores.T, captions, images),
     ):
-        rows, *matches = _matches(eccv[side], queries, candidates)
-        average, r_precision = precision_of_matches(matrix[rows], *matches)
-        ranks = query_ranks(matrix[rows], *matches)
+        rows, match_query, match_candidate = _matches(eccv[side], queries, candidates)
+        average, r_precision = precision_of_matches(matrix[rows], match_query, match_candidate)
+        ranks = query_ranks(matrix[rows], match_query, match_candidate)
         by_eccv[f"{side}_queries"] = len(rows)
         by_eccv[f"{side}_map_at_r"] = 100.0 * float(average.mean())
         by_eccv[f"{side}_r_precision"] = 100.0 * float(r_precision.mean())
         by_eccv[f"{side}_r1"] = recall(ranks, 1)
 
-        rows, *matches = _matches(cxc[side], queries, candidates)
-        ranks = query_ranks(matrix[rows], *matches)
+        rows, match_query, match_candidate = _matches(cxc[side], queries, candidates)
+        ranks = query_ranks(matrix[rows], match_query, match_candidate)
         by_cxc[f"{side}_queries"] = len(rows)
         for k in CUTOFFS:
             by_cxc[f"{side}_r{k}"] = recall(ranks, k)
@@ -166,19 +164,19 @@ def _matches(
 
 def _positions(
     ids: Sequence[str],
-    wanted: Mapping[int, Any],
+    truth: Mapping[int, Sequence[int]],
     what: str,
 ) -> dict[int, int]:
-    """Return COCO id -> position among `ids`, of the ids that are wanted."""
+    """Return COCO id -> position among `ids`, of the ids that the ground truth has."""
     position = {}
     for number, name in enumerate(ids):
         if name.isdecimal():
             position[int(name)] = number
-    missing = [name for name in wanted if name not in position]
+    missing = [name for name in truth if name not in position]
     if missing:
         raise DataError(
-            f"{len(missing):,} of {len(wanted):,} {what}s of COCO's 5K test split are not among the {len(ids):,} here "
+            f"{len(missing):,} of {len(truth):,} {what}s of COCO's 5K test split are not among the {len(ids):,} here "
             f"(such as {what} {missing[0]}): ECCV Caption is for `--dataset coco --split test`, prepared from "
             "dataset_coco.json"
         )
-    return {name: position[name] for name in wanted}
+    return {name: position[name] for name in truth}

@@ -13,10 +13,12 @@ import numpy as np
 
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.truth import PairSet, known_pairs
-from itrpipe.evaluation.tables import Cells, Measured
+from itrpipe.evaluation.tables import Cells, Content, Measured
+from itrpipe.features.declaration import is_given
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, SplitScores, read_embeddings
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.storage.artifact import FALSE_NEGATIVES
+from itrpipe.training.settings import method_of
 
 if TYPE_CHECKING:
     from itrpipe.learning.false_negatives import Gaussians
@@ -31,10 +33,10 @@ DEPTH = 20
 """Hardest candidates of each anchor."""
 
 
-def _cells(found: Any) -> Cells:
+def _cells(content: Content) -> Cells:
     cells = {}
     for direction, title in DIRECTIONS.items():
-        hardest = found["hardest"][direction]
+        hardest = content["hardest"][direction]
         cells[title, "likely, %"] = hardest["likely_percent"]
         cells[title, "true, %"] = hardest["true_percent"]
     return cells
@@ -53,12 +55,15 @@ SHOWN = (
 
 def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     """Measure a single model whose method estimates them, on the training split whichever is evaluated."""
-    if not (evaluation.is_single and "false-negatives" in evaluation.method.answers):
+    if not evaluation.is_single or is_given(evaluation.settings.backbone):
+        return None
+    method = method_of(evaluation.settings.method)
+    if "false-negatives" not in method.answers:
         return None
     trained = evaluation.manifest.settings
     embeddings = read_embeddings(evaluation.trained / EMBEDDINGS, "train")
     matches = known_pairs(evaluation.prepare, embeddings.image_ids, embeddings.caption_ids)
-    settings: Any = evaluation.method.model_validate(trained["loss"])
+    settings: Any = method.model_validate(trained["loss"])
     return analyse(embeddings, matches, settings, trained["batch_size"])
 
 
@@ -121,9 +126,11 @@ def _hardest_candidates(
     texts = embeddings.texts, embeddings.caption_image
     by_image = direction == "texts_for_images"
     if by_image:
-        (queries, query_owners), (others, other_owners) = images, texts
+        queries, query_owners = images
+        others, other_owners = texts
     else:
-        (queries, query_owners), (others, other_owners) = texts, images
+        queries, query_owners = texts
+        others, other_owners = images
     shuffled = np.random.default_rng(0).permutation(len(queries))
     anchors = np.sort(shuffled[:ANCHORS])
     vectors = torch.from_numpy(queries[anchors])

@@ -33,7 +33,7 @@ from itrpipe.engine.work import Made, Runner, Work
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.intervals import mean_figures
 from itrpipe.evaluation.kendall import kendall
-from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.evaluation.tables import Cells, Content, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.judging.calibration import area_under_curve
 from itrpipe.judging.declaration import judge_name
@@ -50,7 +50,7 @@ FIRST_RANKS = (1, 2, 6, 21, 101)
 """The first rank of each group; those from the last on are in none."""
 
 
-def _cells(content: Mapping[str, Any]) -> Cells:
+def _cells(content: Content) -> Cells:
     cells = {}
     for name, kinds in content.items():
         for kind, figures in kinds.items():
@@ -85,12 +85,8 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> Any:
     if not folders:
         return None
     judgements = read_judgements(folders[0])
-    scores = judges_scores(
-        judgements,
-        evaluation.settings.judges,
-        evaluation.job.made,
-        evaluation.place,
-    )
+    judges = evaluation.settings.judges
+    scores = judges_scores(judgements, judges, evaluation.job.made, evaluation.place)
     *_, together = scores.values()
     files = judgements.photographs()
     if files:
@@ -173,10 +169,7 @@ def judges_scores(
     return scores
 
 
-def agreement(
-    judgements: Judgements,
-    scores: Mapping[str, np.ndarray],
-) -> dict[str, Any]:
+def agreement(judgements: Judgements, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Measure how far scores agree with people.
 
     Args:
@@ -187,18 +180,20 @@ def agreement(
         Judge or model -> `experts` and `crowd`, each with `tau` and the `auc`.
     """
     figures = {}
-    for name, rest in scores.items():
+    for name, scores_of_judge in scores.items():
         figures[name] = {}
+        start = 0
         for kind, part in judgements.answers.items():
-            own, rest = np.split(rest, [len(part.fits)])
+            pair_scores = scores_of_judge[start : start + len(part.fits)]
+            start += len(part.fits)
             people = part.values.shape[1]
-            tau = kendall(np.repeat(own, people), part.values.ravel())
+            tau = kendall(np.repeat(pair_scores, people), part.values.ravel())
             value = tau.b
             if kind == "experts":
                 value = tau.c
             figures[name][kind] = {
                 "tau": 100 * value,
-                "auc": _area(own, part.fits),
+                "auc": _area(pair_scores, part.fits),
             }
     return figures
 
@@ -257,17 +252,20 @@ def figures_by_rank(
         over photographs, and the `auc` of the judges, None where all are right or wrong.
     """
     by_rank = {}
+    start = 0
     for kind, part in judgements.answers.items():
-        own_ranks, ranks = np.split(ranks, [len(part.fits)])
-        own_scores, scores = np.split(scores, [len(part.fits)])
+        rows = slice(start, start + len(part.fits))
+        start = rows.stop
+        pair_ranks = ranks[rows]
+        pair_scores = scores[rows]
         for first, end in itertools.pairwise(FIRST_RANKS):
-            chosen = (own_ranks >= first) & (own_ranks < end)
+            chosen = (pair_ranks >= first) & (pair_ranks < end)
             if not chosen.any():
                 continue
             fits = part.fits[chosen]
             figures = {
                 "pairs": len(fits),
-                "auc": _area(own_scores[chosen], fits),
+                "auc": _area(pair_scores[chosen], fits),
             }
             percent = {"right": 100.0 * fits}
             figures |= mean_figures(percent, part.images[chosen], *sampling)
@@ -294,7 +292,7 @@ def _model_scores(
 
     pairs = [Pair(file, file, "", "") for file in files]
     benchmark = Benchmark(judgements.root, pairs)
-    _, pictures = pictures_of(benchmark, JUDGEMENTS, evaluation, evaluation.sources().extract)
+    _, pictures = pictures_of(benchmark, JUDGEMENTS, evaluation)
     ids = np.arange(len(judgements.files)).astype(str)
     texts = np.array(judgements.captions)
     captions = pa.table({"image_id": ids[judgements.owners], "text": texts})

@@ -7,16 +7,16 @@ from typing import Any
 
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.evaluation.metrics import SIDES
-from itrpipe.evaluation.tables import Cells, Measured
+from itrpipe.evaluation.tables import Cells, Content, Measured
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import MATCHING
 
 
-def _cells(negatives: str, found: Any) -> Cells:
+def _cells(negatives: str, content: Content) -> Cells:
     cells = {}
     for side, title in SIDES.items():
         for name in ("global", "local", "phrase"):
-            cells[title, name] = found[negatives][side][name]
+            cells[title, name] = content[negatives][side][name]
     return cells
 
 

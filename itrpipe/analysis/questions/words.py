@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.analysis.questions.base import EvaluatedModel
-from itrpipe.evaluation.tables import Cells, Measured
+from itrpipe.evaluation.tables import Cells, Content, Measured
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import WORDS
 
@@ -20,8 +20,8 @@ _COLUMNS = {
 }
 
 
-def _cells(found: Any) -> Cells:
-    figures = found | found["discrimination"]
+def _cells(content: Content) -> Cells:
+    figures = {**content, **content["discrimination"]}
     cells = {}
     for key, name in _COLUMNS.items():
         share = figures[name] or {}
@@ -29,8 +29,8 @@ def _cells(found: Any) -> Cells:
     return cells
 
 
-def _perplexities(found: Any) -> Cells:
-    fluency = found.get("fluency")
+def _perplexities(content: Content) -> Cells:
+    fluency = content.get("fluency")
     if fluency is None:
         return {}
     name = fluency["name"]
