@@ -211,18 +211,10 @@ ImageT = TypeVar("ImageT", bound=Tensors)
 TextT = TypeVar("TextT", bound=Tensors)
 
 
-ENCODERS = {
-    "encode_images": (0,),
-    "encode_texts": (0,),
-}
-"""`Matcher.by_rows` of every model."""
-SCORERS = {
-    **ENCODERS,
-    "score_matrix": (0,),
-    "score_pairs": (0, 1),
-    "score_at": (2, 3),
-}
-"""`Matcher.by_rows` of models whose scores cost more than their encodings."""
+ENCODERS = {"encode_images": (0,), "encode_texts": (0,)}
+"""`Matcher.by_rows` of a model with costly encodings."""
+SCORERS = {"score_matrix": (0,), "score_pairs": (0, 1), "score_at": (2, 3)}
+"""`Matcher.by_rows` of a model with costly scores."""
 
 
 class Matcher(nn.Module, Generic[ImageT, TextT]):
@@ -429,9 +421,11 @@ def real_count(images: ImageBatch) -> Tensor | None:
     return count
 
 
-def at_least_single(vectors: Tensor) -> Tensor:
-    """Return vectors in single precision, or in double if they are in double."""
-    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+def at_least_single(tensor: Tensor) -> Tensor:
+    """Return a tensor in single precision, or in double if it is in double; one without fractions stays as it is."""
+    if not tensor.is_floating_point():
+        return tensor
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def first_places(vectors: Tensor, counts: Tensor | None) -> Tensor:

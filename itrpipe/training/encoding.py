@@ -93,11 +93,7 @@ class SplitEncoder:
             for block in ready:
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.embed_precision == "bf16"):
                     encoding = encode(block)
-                yield change_tensors(encoding, _at_least_single)
-
-
-def _at_least_single(tensor: torch.Tensor) -> torch.Tensor:
-    return at_least_single(tensor) if tensor.is_floating_point() else tensor
+                yield change_tensors(encoding, at_least_single)
 
 
 def embeddings(encodings: Iterable[Any]) -> Iterator[np.ndarray]:

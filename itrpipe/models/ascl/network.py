@@ -48,6 +48,7 @@ from itrpipe.encoders.encoder import Encoder
 from itrpipe.errors import DataError
 from itrpipe.models.ascl.declaration import Ascl
 from itrpipe.models.base import (
+    ENCODERS,
     SCORERS,
     ImageBatch,
     Matcher,
@@ -101,7 +102,7 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
         DataError: the fusion needs a vector of the whole image, and there is none.
     """
 
-    by_rows = SCORERS
+    by_rows = ENCODERS | SCORERS
 
     def __init__(self, settings: Ascl, text: Encoder, image_dim: int, global_dim: int) -> None:
         super().__init__()

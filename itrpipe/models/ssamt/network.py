@@ -34,6 +34,7 @@ from torch.nn import functional as F
 
 from itrpipe.errors import DataError
 from itrpipe.models.base import (
+    ENCODERS,
     SCORERS,
     ImageBatch,
     Matcher,
@@ -135,7 +136,7 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         vocabulary_size: number of token ids.
     """
 
-    by_rows = SCORERS | {"relevance": (0, 1)}
+    by_rows = ENCODERS | SCORERS | {"relevance": (0, 1)}
 
     def __init__(self, settings: Ssamt, image_dim: int, vocabulary_size: int) -> None:
         super().__init__()

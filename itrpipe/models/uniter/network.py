@@ -35,7 +35,6 @@ Shapes: N pairs, B images, R regions, T captions, W words, L positions of a sequ
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -45,7 +44,7 @@ from torch import Tensor, nn
 from itrpipe.encoders.encoder import refuse_not_finite
 from itrpipe.errors import DataError
 from itrpipe.features.weights import read_state
-from itrpipe.models.base import ImageBatch, Matcher, RegionEncoding, TextBatch, WordEncoding, boxes_of
+from itrpipe.models.base import SCORERS, ImageBatch, Matcher, RegionEncoding, TextBatch, WordEncoding, boxes_of
 from itrpipe.models.uniter.declaration import Uniter
 
 NORM_EPSILON = 1e-12
@@ -65,14 +64,7 @@ class UniterEncoder(Matcher[RegionEncoding, WordEncoding]):
         vocabulary_size: number of token ids, `[MASK]` included.
     """
 
-    by_rows = MappingProxyType(
-        {
-            "score_matrix": (0,),
-            "score_pairs": (0, 1),
-            "score_at": (2, 3),
-            "read_at": (2, 3),
-        }
-    )
+    by_rows = SCORERS | {"read_at": (2, 3)}
 
     def __init__(self, settings: Uniter, image_dim: int, vocabulary_size: int) -> None:
         super().__init__()
