@@ -79,8 +79,8 @@ def sampling_weights(
     is_below = similarities <= gaussians.mean[0] - settings.margin
     weights = weights.masked_fill(is_below, 0.0)
     if settings.fallback:
-        none = ~weights.any(dim=1, keepdim=True)
-        weights = torch.where(none, hardest_only(similarities, excluded), weights)
+        has_none = ~weights.any(dim=1, keepdim=True)
+        weights = torch.where(has_none, hardest_only(similarities, excluded), weights)
     return weights
 
 

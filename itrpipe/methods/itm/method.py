@@ -83,15 +83,14 @@ class HardNegativesMethod(Method[Chosen]):
         owners = self.data.caption_image
         total = len(self.captions_of)
         count = self.settings.sampled_negatives
-        own = owners[captions]
-        is_own = own[:, None] == np.arange(total)
-        other_images = draw_others(is_own, count, rng)
+        own_images = owners[captions]
+        other_images = draw_others(own_images[:, None] == np.arange(total), count, rng)
         images = rng.choice(total, len(captions), replace=len(captions) > total)
         matching = np.array([rng.choice(self.captions_of[image]) for image in images])
         other_captions = draw_others(images[:, None] == owners, count, rng)
 
         # Pairs of the captions, and behind them those of the images, [2 B, 1 + N].
-        images_of_captions = np.column_stack([own, other_images])
+        images_of_captions = np.column_stack([own_images, other_images])
         captions_of_images = np.column_stack([matching, other_captions])
         images_again = np.tile(images[:, None], 1 + count)
         captions_again = np.tile(captions[:, None], 1 + count)
@@ -104,7 +103,7 @@ class HardNegativesMethod(Method[Chosen]):
             torch.from_numpy(caption_places.reshape(image_rows.shape)),
         )
         pool = self.data.images(pool_images), self.data.texts(pool_captions)
-        return ItmBatch({"pool": pool}, torch.from_numpy(own), rows=rows)
+        return ItmBatch({"pool": pool}, torch.from_numpy(own_images), rows=rows)
 
     def pair_scores(
         self,

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.learning.losses import excluded_pairs, hinge, triplet_loss
-from itrpipe.methods.base import Batch, Method, TrainingSet, encode_pairs, same_image_mask
+from itrpipe.methods.base import Batch, Method, TrainingSet, encode_pairs, mean_of_chosen, same_image_mask
 from itrpipe.methods.ssamt.declaration import Ssamt
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 
@@ -78,16 +78,9 @@ def phrase_loss(
     holds = matching & real
     fails = ~matching & real
     live = holds.any(dim=1) & fails.any(dim=1)
-    violation = hinge(_mean_of(fragments, holds), _mean_of(fragments, fails), margin)
+    violation = hinge(mean_of_chosen(fragments, holds), mean_of_chosen(fragments, fails), margin)
     total = torch.where(live, violation, 0.0).sum()
     return total / live.sum().clamp(min=1)
-
-
-def _mean_of(values: Tensor, chosen: Tensor) -> Tensor:
-    """Average the chosen values of each row of [N, M], 0 where there is none; [N]."""
-    sums = torch.where(chosen, values, 0.0).sum(dim=1)
-    counts = chosen.sum(dim=1).clamp(min=1)
-    return sums / counts
 
 
 class SsamtMethod(Method[Ssamt]):
@@ -117,17 +110,17 @@ class SsamtMethod(Method[Ssamt]):
         candidates = scores.detach().masked_fill(excluded, float("-inf"))
         text = self._pick(candidates)
         image = self._pick(candidates.T)
-        own = model.relevance(images, texts)
+        positive = model.relevance(images, texts)
         with_text = model.relevance(images, texts[text])
         with_image = model.relevance(images[image], texts)
         whole = two_way_loss(
-            (own.whole, with_text.whole),
-            (own.whole, with_image.whole),
+            (positive.whole, with_text.whole),
+            (positive.whole, with_image.whole),
             settings.margin_global,
         )
         fragments = two_way_loss(
-            (own.text_fragments, with_text.text_fragments),
-            (own.regions, with_image.regions),
+            (positive.text_fragments, with_text.text_fragments),
+            (positive.regions, with_image.regions),
             settings.margin_local,
         )
         terms = {
@@ -158,9 +151,9 @@ class SsamtMethod(Method[Ssamt]):
         settings = self.settings
         # A score that is NaN is drawn like any other; the loss shows it.
         candidates = candidates.nan_to_num(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
-        none = candidates.isneginf().all(dim=1)
-        own = torch.zeros_like(candidates).fill_diagonal_(1.0).log()
-        candidates = torch.where(none[:, None], own, candidates)
+        has_none = candidates.isneginf().all(dim=1, keepdim=True)
+        diagonal_alone = torch.zeros_like(candidates).fill_diagonal_(1.0).log()
+        candidates = torch.where(has_none, diagonal_alone, candidates)
         if settings.negatives == "hardest":
             return candidates.argmax(dim=1)
         if settings.negatives == "softmax":

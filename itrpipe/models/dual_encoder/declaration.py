@@ -48,8 +48,8 @@ class DualEncoder(BackboneSettings):
         embed_dim: width D of a joint space that each side is projected to; 0: no projection.
         dropout: dropout of the vectors that are projected; .3 where those of images and of captions are frozen.
         image_pool: vector of an image: the network's own, mean of all tokens, or the first; auto: own where it has one.
-        text_pool: vector of a caption: mean of its tokens (mean-all: of padding too), first, last, or the network's own;
-            auto: as its folder says, else own of a joint model, else mean.
+        text_pool: vector of a caption: mean of its tokens (mean-all: of padding, too), first, last, or the network's
+            own; auto: as its folder says, else own of a joint model, else mean.
         normalisation: mean and deviation of colours: those of the encoder's image processor, or CLIP's.
         augment: changes of training images.
         clean_captions: lower-case captions and drop punctuation.
