@@ -63,9 +63,9 @@ class Tensors:
 
     def to(self, device: torch.device | str) -> Self:
         """Return a copy on `device`, with all that it holds, copied asynchronously where the memory is pinned."""
-        moved = copy.copy(self)
-        vars(moved).update(move_to(vars(self), device))
-        return moved
+        copied = copy.copy(self)
+        vars(copied).update(move_to(vars(self), device))
+        return copied
 
     def __getitem__(self, rows: Any) -> Self:
         """Return the images or captions of the given rows: every tensor, indexed."""
@@ -409,7 +409,8 @@ def placed_regions(images: ImageBatch, boxes: bool) -> Tensor:
     nearness = (-(distances / spread).square()).exp().flatten(2)
     regions = images.regions.float()
     places = torch.cat([nearness, high - low], dim=-1)
-    places = places * regions.norm(dim=-1, keepdim=True) / places.norm(dim=-1, keepdim=True)
+    lengths = regions.norm(dim=-1, keepdim=True)
+    places = places * lengths / places.norm(dim=-1, keepdim=True)
     return torch.cat([regions, places], dim=-1)
 
 

@@ -100,10 +100,10 @@ def embeddings(encodings: Iterable[Any]) -> Iterator[np.ndarray]:
     """Yield embeddings [n, D] float32 of encoded blocks, of several at a time: each time a GPU is waited for."""
     blocks_left = iter(encodings)
     while True:
-        together = [encoding.embedding for encoding in islice(blocks_left, _BLOCKS_AT_ONCE)]
-        if not together:
+        vectors = [encoding.embedding for encoding in islice(blocks_left, _BLOCKS_AT_ONCE)]
+        if not vectors:
             return
-        yield torch.cat(together).cpu().numpy()
+        yield torch.cat(vectors).cpu().numpy()
 
 
 Opened = tuple[SplitEncoder, dict[str, SplitData]]

@@ -271,14 +271,14 @@ class ContrastiveMethod(Method[Contrastive]):
             return FurtherCandidates(known=known, chances=chances)
         if direction == TEXTS:
             encodable = in_training(self.data.texts(rows))
-            images = self.data.caption_image[rows]
+            image_rows = self.data.caption_image[rows]
         else:  # with some caption of theirs: pairs are what data change at random and share among processes
             some_captions = self.captions_of.values[self.captions_of.offsets[rows]]
             encodable, _ = self.data.pairs(rows, some_captions, rng)
-            images = rows
+            image_rows = rows
         return FurtherCandidates(
             encodable,
-            torch.from_numpy(images),
+            torch.from_numpy(image_rows),
             belongs,
             known,
             chances,

@@ -144,7 +144,8 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
         Without `text_ends` the first and last token of captions are left out; a caption of nothing else keeps its last.
         """
         lengths = texts.lengths
-        states = self.text.read(texts.tokens, lengths).last_hidden_state[:, : texts.tokens.shape[1]]
+        states = self.text.read(texts.tokens, lengths).last_hidden_state
+        states = states[:, : texts.tokens.shape[1]]
         padding = ~first_places(texts.tokens, lengths)
         states = states.masked_fill(padding[..., None], 0)
         words = at_least_single(self.project_words(states))

@@ -35,7 +35,6 @@ Shapes: N pairs, B images, R regions, T captions, W words, L positions of a sequ
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -72,8 +71,8 @@ class UniterEncoder(Matcher[RegionEncoding, WordEncoding]):
         width = settings.embed_dim
         self.text = TextEmbedding(width, settings.max_words, vocabulary_size)
         self.image = RegionEmbedding(width, image_dim)
-        sizes = (width, settings.heads, settings.feed_forward_dim, settings.dropout, NORM_EPSILON)
-        self.layers = EncoderLayers(settings.layers, *sizes)
+        inner = settings.feed_forward_dim
+        self.layers = EncoderLayers(settings.layers, width, settings.heads, inner, settings.dropout, NORM_EPSILON)
         self.pooler = nn.Linear(width, width)
         self.match = nn.Linear(width, 2)
         self.rank = nn.Linear(width, 1)
@@ -231,8 +230,9 @@ class UniterEncoder(Matcher[RegionEncoding, WordEncoding]):
 
         A tile ends where it is full, or where over a tenth of a sequence would be padding, unless it is small then.
         """
-        sizes = count.cpu()[image_rows.cpu()] + lengths.cpu()[text_rows.cpu()]
-        sizes, order = sizes.sort(stable=True, descending=True)
+        regions = count.cpu()[image_rows.cpu()]
+        words = lengths.cpu()[text_rows.cpu()]
+        sizes, order = (regions + words).sort(stable=True, descending=True)
         tokens = _TILE_SIZES[count.device.type] // self.settings.embed_dim
         start = 0
         while start < len(order):
@@ -374,7 +374,8 @@ class EncoderLayer(nn.Module):
             weight = self.project.weight
             bias = self.project.bias
             queries = F.linear(states[:, :first], weight[:width], bias[:width])
-            keys, values = F.linear(states, weight[width:], bias[width:]).chunk(2, dim=-1)
+            keys_and_values = F.linear(states, weight[width:], bias[width:])
+            keys, values = keys_and_values.chunk(2, dim=-1)
         by_head = (self.heads, -1)
         queries = queries.unflatten(-1, by_head).transpose(1, 2)  # [B, heads, n, d / heads]
         keys = keys.unflatten(-1, by_head).transpose(1, 2)
@@ -392,11 +393,11 @@ class EncoderLayers(nn.ModuleList):
 
     Args:
         count: how many.
-        sizes: of `EncoderLayer`.
+        width, heads, inner, dropout, epsilon: see `EncoderLayer`.
     """
 
-    def __init__(self, count: int, *sizes: Any) -> None:
-        super().__init__(EncoderLayer(*sizes) for _ in range(count))
+    def __init__(self, count: int, width: int, heads: int, inner: int, dropout: float, epsilon: float = 1e-5) -> None:
+        super().__init__(EncoderLayer(width, heads, inner, dropout, epsilon) for _ in range(count))
 
     @property
     def project(self) -> nn.Linear:
