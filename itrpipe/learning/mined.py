@@ -47,7 +47,7 @@ class MinedCandidates:
 
     Args:
         lists: see `Lists`.
-        direction: a key of `FILES`.
+        direction: `TEXTS` or `IMAGES`.
         top: draw among the first so many, or all of a shorter list.
         skip: leave out the first so many of these.
 

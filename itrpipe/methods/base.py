@@ -38,12 +38,7 @@ class TrainingSet(Protocol):
 
     caption_image: np.ndarray
 
-    def pairs(
-        self,
-        images: np.ndarray,
-        captions: np.ndarray,
-        rng: np.random.Generator | None = None,
-    ) -> Pairs:
+    def pairs(self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None) -> Pairs:
         """Return batches of image rows and caption rows, [B] each; with `rng` images may be changed at random."""
         ...
 
@@ -200,12 +195,7 @@ class MomentumTwin(nn.Module):
     Source: FNE (Li et al., ACM MM 2023), Eq. 14, after MoCo (He et al., CVPR 2020).
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        momentum: float,
-        evaluate: bool = True,
-    ) -> None:
+    def __init__(self, model: nn.Module, momentum: float, evaluate: bool = True) -> None:
         super().__init__()
         shared: dict[int, Any] = {}
         trained = {}
@@ -292,12 +282,11 @@ def draw_twins(
     count = math.ceil(share * pairs)
     rows = sentences.draw_twins(count, rng)
     captions = sentences.owners(rows)
-    own = data.caption_image[captions]
+    originals = data.caption_image[captions]
     twins = sentences.twins[rows]
-    as_they_are = np.zeros(count, dtype=bool)
-    is_mirrored = np.concatenate([as_they_are, twins == own])
+    is_mirrored = np.concatenate([np.zeros(count, dtype=bool), twins == originals])
     # Pairs are what data change at random and share among processes; here with any captions.
-    image_rows = np.concatenate([own, twins])
+    image_rows = np.concatenate([originals, twins])
     images, _ = data.pairs(image_rows, np.tile(captions, 2), rng)
     images = images.mirrored(torch.from_numpy(is_mirrored))
     return images, in_training(sentences.details_of(rows))
@@ -307,8 +296,8 @@ def twin_scores(model: AnyMatcher, batch: Batch) -> Tensor:
     """Return scores [n, 2, 2] of the two images of each quadruple, in rows, with its captions; matches diagonal."""
     assert batch.twins is not None
     images, texts = encode_pairs(model, batch.twins)
-    lengths = batch.twins[1].lengths
-    members = torch.arange(len(lengths), device=lengths.device).view(2, 1, -1)
+    _, captions = batch.twins
+    members = torch.arange(len(captions.lengths), device=captions.lengths.device).view(2, 1, -1)
     image_rows = members.expand(2, 2, -1).flatten()
     text_rows = members.transpose(0, 1).expand(2, 2, -1).flatten()
     scores = model.score_at(images, texts, image_rows, text_rows).float()
@@ -319,6 +308,13 @@ def encode_pairs(model: AnyMatcher, pairs: Pairs) -> tuple[Any, Any]:
     """Return images and captions as a model encodes them, in this order."""
     images, texts = pairs
     return model.encode_images(images), model.encode_texts(texts)
+
+
+def mean_of_chosen(values: Tensor, chosen: Tensor) -> Tensor:
+    """Average the chosen values of each row of [N, M]: [N], 0 where none is chosen."""
+    sums = torch.where(chosen, values, 0.0).sum(dim=1)
+    counts = chosen.sum(dim=1).clamp(min=1)
+    return sums / counts
 
 
 def auxiliary_terms(

@@ -168,8 +168,13 @@ class ReadsLists(MethodSettings):
 
     def judges_cited(self) -> tuple[Paper, ...]:
         """Return the papers of the judges that are asked, and of soft targets."""
-        papers = [FNE for judge in self.judges_asked() if judge.startswith("fne")]
-        return (*papers, NCR) if self.judged == "soft" else tuple(papers)
+        papers = []
+        for judge in self.judges_asked():
+            if judge.startswith("fne"):
+                papers.append(FNE)
+        if self.judged == "soft":
+            papers.append(NCR)
+        return tuple(papers)
 
 
 class ReadsSentences(MethodSettings):

@@ -63,9 +63,9 @@ class Tensors:
 
     def to(self, device: torch.device | str) -> Self:
         """Return a copy on `device`, with all that it holds, copied asynchronously where the memory is pinned."""
-        moved = copy.copy(self)
-        vars(moved).update(move_to(vars(self), device))
-        return moved
+        copied = copy.copy(self)
+        vars(copied).update(move_to(vars(self), device))
+        return copied
 
     def __getitem__(self, rows: Any) -> Self:
         """Return the images or captions of the given rows: every tensor, indexed."""
@@ -211,18 +211,10 @@ ImageT = TypeVar("ImageT", bound=Tensors)
 TextT = TypeVar("TextT", bound=Tensors)
 
 
-ENCODERS = {
-    "encode_images": (0,),
-    "encode_texts": (0,),
-}
-"""`Matcher.by_rows` of every model."""
-SCORERS = {
-    **ENCODERS,
-    "score_matrix": (0,),
-    "score_pairs": (0, 1),
-    "score_at": (2, 3),
-}
-"""`Matcher.by_rows` of models whose scores cost more than their encodings."""
+ENCODERS = {"encode_images": (0,), "encode_texts": (0,)}
+"""`Matcher.by_rows` of a model with costly encodings."""
+SCORERS = {"score_matrix": (0,), "score_pairs": (0, 1), "score_at": (2, 3)}
+"""`Matcher.by_rows` of a model with costly scores."""
 
 
 class Matcher(nn.Module, Generic[ImageT, TextT]):
@@ -417,7 +409,8 @@ def placed_regions(images: ImageBatch, boxes: bool) -> Tensor:
     nearness = (-(distances / spread).square()).exp().flatten(2)
     regions = images.regions.float()
     places = torch.cat([nearness, high - low], dim=-1)
-    places = places * regions.norm(dim=-1, keepdim=True) / places.norm(dim=-1, keepdim=True)
+    lengths = regions.norm(dim=-1, keepdim=True)
+    places = places * lengths / places.norm(dim=-1, keepdim=True)
     return torch.cat([regions, places], dim=-1)
 
 
@@ -429,9 +422,11 @@ def real_count(images: ImageBatch) -> Tensor | None:
     return count
 
 
-def at_least_single(vectors: Tensor) -> Tensor:
-    """Return vectors in single precision, or in double if they are in double."""
-    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+def at_least_single(tensor: Tensor) -> Tensor:
+    """Return a tensor in single precision, or in double if it is in double; one without fractions stays as it is."""
+    if not tensor.is_floating_point():
+        return tensor
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def first_places(vectors: Tensor, counts: Tensor | None) -> Tensor:

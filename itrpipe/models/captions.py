@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary
-from itrpipe.encoders.encoder import load_tokenizer
+from itrpipe.encoders.encoder import Encoder, load_tokenizer
 from itrpipe.models.declaration import LONGEST
 from itrpipe.storage.arrays import Ragged
 
@@ -128,7 +128,7 @@ class PieceIds:
         self.max_tokens = min(max_tokens, tokenizer.model_max_length)
 
     @classmethod
-    def of(cls, encoder: Any, settings: Any) -> Self:
+    def of(cls, encoder: Encoder, settings: Any) -> Self:
         """Take the tokenizer of a pretrained encoder of captions, for a model of these settings."""
         reader = encoder.texts
         return cls(reader.tokenizer, CaptionPart.of(settings), reader.max_tokens)

@@ -109,18 +109,25 @@ class BackboneSettings(Settings):
 
 
 class RegionBackbone(BackboneSettings):
-    """Settings of the backbones that read region features and words."""
+    """Settings of the backbones that read region features and words.
 
-    embed_dim: Width = Field(default=1024, description="Width D of the joint space of images and captions.")
-    word_dim: Width = Field(default=300, description="Width of the word embedding.")
+    Attributes:
+        embed_dim: width D of the joint space of images and captions.
+        word_dim: width of the word embedding.
+    """
+
+    embed_dim: Width = 1024
+    word_dim: Width = 300
 
 
 class PlacedRegionBackbone(RegionBackbone):
-    """Settings of the region backbones that can see where regions are."""
+    """Settings of the region backbones that can see where regions are.
 
-    boxes: bool = Field(
-        default=False, description="Read the boxes of regions, too; the papers do not, and see no left or right."
-    )
+    Attributes:
+        boxes: read the boxes of regions, too; the papers do not, and see no left or right.
+    """
+
+    boxes: bool = False
 
     def reads(self) -> tuple[str, ...]:
         """Return regions, and boxes where they are asked for."""

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as image_functional
+
+from itrpipe.models.dual_encoder.declaration import Augment
 
 RATIO = (3 / 4, 4 / 3)
 """Shape of a crop against that of the frame. Source: ALBEF and open_clip, `RandomResizedCrop`."""
@@ -59,7 +61,7 @@ def draw_changes(
     sizes: np.ndarray,
     may_flip: np.ndarray,
     frame: tuple[int, int],
-    augment: Any,
+    augment: Augment,
     rng: np.random.Generator,
 ) -> Changes:
     """Draw changes of a batch, each image's independent of the others'.

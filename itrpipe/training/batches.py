@@ -6,13 +6,16 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from itrpipe.engine.work import CUDA
+from itrpipe.models.base import Tensors
 
+ItemT = TypeVar("ItemT")
+BatchT = TypeVar("BatchT", bound=Tensors)
 _ORDER = 1
 """Last seed of an epoch's order, which differs from those of its steps; NumPy ignores trailing zeros."""
 
@@ -63,12 +66,12 @@ def blocks(count: int, size: int) -> Iterator[np.ndarray]:
 
 
 def feed(
-    make: Callable[[Any], Any],
-    items: Iterable[Any],
+    make: Callable[[ItemT], BatchT],
+    items: Iterable[ItemT],
     depth: int,
     device: torch.device,
     readers: int = 1,
-) -> Generator[Any, None, None]:
+) -> Generator[BatchT, None, None]:
     """Make batches in background threads, copy them to a device, and yield them in order.
 
     Threads suffice because making a batch is slicing of arrays, which releases the interpreter lock. A GPU has a
@@ -84,7 +87,7 @@ def feed(
     """
     copies = torch.cuda.Stream(device) if device.type == CUDA else None
 
-    def copy_batch(item: Any) -> tuple[Any, Any]:
+    def copy_batch(item: ItemT) -> tuple[BatchT, Any]:
         """Return the batch of an item on its way to the device, and the event of a GPU after which it is there."""
         with torch.cuda.stream(copies):  # parts of the batch may be made on the device; of none it does nothing
             batch = make(item).to(device)
@@ -95,8 +98,8 @@ def feed(
 
     pool = ThreadPoolExecutor(readers, thread_name_prefix="batches")
     waiting = iter(items)
-    ahead: deque[Future[tuple[Any, Any]]] = deque()
-    in_use: deque[tuple[Any, Any]] = deque()
+    ahead: deque[Future[tuple[BatchT, Any]]] = deque()
+    in_use: deque[tuple[Any, BatchT]] = deque()
     try:
         for item in islice(waiting, depth):
             ahead.append(pool.submit(copy_batch, item))
@@ -111,7 +114,10 @@ def feed(
             stream.wait_event(copied)
             yield batch
             in_use.append((torch.cuda.current_stream(device).record_event(), batch))
-            while in_use and in_use[0][0].query():
+            while in_use:
+                kernels_ended, _ = in_use[0]
+                if not kernels_ended.query():
+                    break
                 in_use.popleft()
     finally:
         # A thread that Python's end meets inside torch would abort the process.

@@ -33,7 +33,7 @@ from itrpipe.features.extraction import MOST_DECODERS, ImageFiles
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
 from itrpipe.models.captions import CaptionPart, CaptionTokens, Cut, PieceIds, WordIds
-from itrpipe.models.dual_encoder.declaration import NO_CHANGES
+from itrpipe.models.dual_encoder.declaration import NO_CHANGES, Augment
 from itrpipe.storage.arrays import ArrayFile
 from itrpipe.storage.tables import rows_of
 from itrpipe.training.distributed import ALONE, OwnImages
@@ -312,7 +312,7 @@ class PixelSplitData(SplitData):
         files: ImageFiles,
         texts: Any,
         reader: ImageReader,
-        augment: Any,
+        augment: Augment,
     ) -> None:
         super().__init__(split, texts, image_dim=3)  # colours
         self._files = files
@@ -334,22 +334,22 @@ class PixelSplitData(SplitData):
 
         count = len(images)
         divided = self.processes.size > 1 and count >= self.processes.size
-        own = self.processes.own(count) if divided else slice(count)
+        share = self.processes.share(count) if divided else slice(count)
         if rng is None or self._augment == NO_CHANGES:
-            frames = self._frames(images[own]).to(self.device)
+            frames = self._frames(images[share]).to(self.device)
         else:
             may_flip = ~self._names_sides[images]
             sizes = self._files.sizes[images]
             # Drawn for the whole batch in every process, so that the division among them changes nothing.
-            changes = draw_changes(sizes, may_flip, self._reader.frame, self._augment, rng).of(own)
-            frames = self._frames(images[own], changes.boxes)
+            changes = draw_changes(sizes, may_flip, self._reader.frame, self._augment, rng).of(share)
+            frames = self._frames(images[share], changes.boxes)
             if self._augment.randaugment:
                 frames = self._reader.as_bytes(frames)
             frames = apply_changes(frames.to(self.device), changes)
         no_regions = torch.empty(len(frames), 0, 0)
         batch = ImageBatch(no_regions, pixels=frames)
         if divided:
-            batch = OwnImages(no_regions, pixels=frames, rows=count, first=own.start)
+            batch = OwnImages(no_regions, pixels=frames, rows=count, first=share.start)
         return batch, self.texts(captions)
 
     @cached_property

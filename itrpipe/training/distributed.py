@@ -82,7 +82,7 @@ class Processes:
         """Return whether this process is the first one, which writes and speaks."""
         return self.rank == 0
 
-    def own(self, rows: int) -> slice:
+    def share(self, rows: int) -> slice:
         """Return the rows of this process, of so many."""
         start = rows * self.rank // self.size
         end = rows * (self.rank + 1) // self.size
@@ -105,7 +105,7 @@ class Processes:
         """Return the module, whose backward pass leaves in every process the mean of the gradients of all of them."""
         if self.size == 1:
             return module
-        # Of its own, so that these sums and the gathers of the backward pass never share a group.
+        # Another group, so that these sums and the gathers of the backward pass never share a group.
         group = dist.new_group(timeout=PATIENCE)
         with warnings.catch_warnings(action="ignore", category=FutureWarning):
             return DistributedDataParallel(
@@ -120,34 +120,34 @@ class Processes:
 ALONE = Processes()
 
 
-def gather(own: Tensor, counts: Sequence[int], *, alike: bool) -> Tensor:
+def gather(rows: Tensor, counts: Sequence[int], *, alike: bool) -> Tensor:
     """Return the rows [sum of b, ...] of all processes, process by process; the gradient comes back to each.
 
     Args:
-        own: the rows of this process [b, ...]; those of other processes have the same shape behind the first axis.
+        rows: of this process [b, ...]; those of other processes have the same shape behind the first axis.
         counts: b of every process.
         alike: every process computes the same from the result, so that its gradients are equal, and not each a part of
             the whole.
     """
-    return _Gather.apply(own, counts, alike)  # pyright: ignore[reportReturnType]
+    return _Gather.apply(rows, counts, alike)  # pyright: ignore[reportReturnType]
 
 
 class _Gather(torch.autograd.Function):
     """Rows of all processes; see `gather`."""
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, counts: Sequence[int], alike: bool) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, counts: Sequence[int], alike: bool) -> Tensor:
         ctx.counts = counts
         ctx.alike = alike
-        most = max(counts)
-        missing_rows = [0, most - len(own)]
-        padding = [0, 0] * (own.ndim - 1) + missing_rows  # torch counts axes from the last
-        padded = nn.functional.pad(own, padding).contiguous()
-        gathered = own.new_empty(len(counts) * most, *own.shape[1:])
+        longest = max(counts)
+        missing_rows = [0, longest - len(rows)]
+        padding = [0, 0] * (rows.ndim - 1) + missing_rows  # torch counts axes from the last
+        padded = nn.functional.pad(rows, padding).contiguous()
+        gathered = rows.new_empty(len(counts) * longest, *rows.shape[1:])
         dist.all_gather_into_tensor(gathered, padded)
         parts = []
-        for part, rows in zip(gathered.split(most), counts, strict=True):
-            parts.append(part[:rows])
+        for part, count in zip(gathered.split(longest), counts, strict=True):
+            parts.append(part[:count])
         return torch.cat(parts)
 
     @staticmethod
@@ -157,9 +157,9 @@ class _Gather(torch.autograd.Function):
         if ctx.alike:
             return parts[rank] * len(parts), None, None
         padded = nn.utils.rnn.pad_sequence(list(parts), batch_first=True)  # [processes, most rows, ...]
-        own = torch.empty_like(padded[0])
-        dist.reduce_scatter_tensor(own, padded.flatten(0, 1))
-        return own[: ctx.counts[rank]], None, None
+        gradient = torch.empty_like(padded[0])
+        dist.reduce_scatter_tensor(gradient, padded.flatten(0, 1))
+        return gradient[: ctx.counts[rank]], None, None
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class SharedModel(nn.Module):
         return getattr(model, name)
 
     def _divided(self, name: str, *arguments: Any) -> Any:
-        """Compute the own rows of a method of the model, and gather those of the others."""
+        """Compute the rows of this process of a method of the model, and gather those of the others."""
         function = getattr(self.model, name)
         places = self.model.by_rows[name]
         division = self.division
@@ -259,10 +259,10 @@ class SharedModel(nn.Module):
         chunk = self.chunk if encodes and self.model.training else 0
         if processes.size == 1 or rows < processes.size:  # without a row for each, all of them compute all
             return in_chunks(function, arguments, places, rows, chunk)
-        own = processes.own(rows)
+        share = processes.share(rows)
         counts = processes.counts(rows)
         if not isinstance(first, OwnImages):
-            arguments = _at(arguments, places, own)
+            arguments = _at(arguments, places, share)
         device = next(self.parameters()).device
         devices = [device] if device.type == CUDA else []
         # Random numbers of this process alone; behind it they go on as they did before, alike in all processes.
@@ -271,7 +271,7 @@ class SharedModel(nn.Module):
             division.seed += 1
             division.counts = counts
             try:
-                result = in_chunks(function, arguments, places, own.stop - own.start, chunk)
+                result = in_chunks(function, arguments, places, share.stop - share.start, chunk)
             finally:
                 division.counts = []
         # Of encodings of which each process scores a part, it also knows a part of the gradient only.
@@ -283,9 +283,9 @@ def _gather_all_rows(division: Division, norm: nn.Module, inputs: tuple[Tensor, 
     """Give BatchNorm the rows of all processes, while they are divided in training."""
     if not norm.training or not division.counts:
         return None
-    (own,) = inputs
-    vectors = len(own) // division.counts[division.processes.rank]  # of an image, for example its regions
-    return gather(own, [vectors * count for count in division.counts], alike=False)
+    (rows,) = inputs
+    vectors = len(rows) // division.counts[division.processes.rank]  # of an image, for example its regions
+    return gather(rows, [vectors * count for count in division.counts], alike=False)
 
 
 def _take_own_rows(division: Division, norm: nn.Module, inputs: tuple[Tensor, ...], whole: Tensor) -> Tensor | None:

@@ -93,21 +93,17 @@ class SplitEncoder:
             for block in ready:
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.embed_precision == "bf16"):
                     encoding = encode(block)
-                yield change_tensors(encoding, _at_least_single)
-
-
-def _at_least_single(tensor: torch.Tensor) -> torch.Tensor:
-    return at_least_single(tensor) if tensor.is_floating_point() else tensor
+                yield change_tensors(encoding, at_least_single)
 
 
 def embeddings(encodings: Iterable[Any]) -> Iterator[np.ndarray]:
     """Yield embeddings [n, D] float32 of encoded blocks, of several at a time: each time a GPU is waited for."""
     blocks_left = iter(encodings)
     while True:
-        together = [encoding.embedding for encoding in islice(blocks_left, _BLOCKS_AT_ONCE)]
-        if not together:
+        vectors = [encoding.embedding for encoding in islice(blocks_left, _BLOCKS_AT_ONCE)]
+        if not vectors:
             return
-        yield torch.cat(together).cpu().numpy()
+        yield torch.cat(vectors).cpu().numpy()
 
 
 Opened = tuple[SplitEncoder, dict[str, SplitData]]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from itrpipe.encoders.encoder import Encoder
 from itrpipe.encoders.texts import LIMITS, TextReader
-from itrpipe.models.captions import CaptionPart, PieceIds
+from itrpipe.models.captions import PieceIds
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.disk import write_json
@@ -90,11 +90,6 @@ class JointModel:
         encoder.texts.tokenizer = reading_tokenizer(saved.tokens, encoder.texts)
         return cls(saved, encoder, settings)
 
-    @property
-    def padded(self) -> bool:
-        """Return whether the model reads captions padded to its longest."""
-        return not self.encoder.texts.masked
-
     def write(self, folder: Path) -> None:
         """Write all files; `config.json` is as transformers has it.
 
@@ -103,7 +98,7 @@ class JointModel:
         """
         self.encoder.save(folder)
         for name, content in _LAYOUTS["sentence_transformers"].items():
-            if self.padded and name == LIMITS:
+            if name == LIMITS and not self.encoder.texts.masked:  # captions are padded to the longest that it reads
                 content = content | _LAYOUTS["padded"]
             (folder / name).parent.mkdir(exist_ok=True)
             write_json(folder / name, content)
@@ -142,7 +137,7 @@ def _join(model: TransformerDualEncoder, vision: Encoder, text: Encoder) -> Enco
     return Encoder(network.eval(), vision.images, texts)
 
 
-def reading_tokenizer(tokens: PieceIds, reader: TextReader) -> Any:
+def reading_tokenizer(tokens: PieceIds, reader: TextReader) -> transformers.PreTrainedTokenizerBase:
     """Return a tokenizer of transformers that reads a caption as the model does.
 
     Args:
@@ -152,7 +147,21 @@ def reading_tokenizer(tokens: PieceIds, reader: TextReader) -> Any:
     Raises:
         NoEquivalent: captions are cleaned, and the tokenizer has no such step.
     """
-    steps = _cleaning_steps(tokens.part, tokens.max_tokens)
+    # Steps of a normaliser that do what `CaptionPart.texts` does; where tokens are cut first, words are not.
+    replace = normalizers.Replace
+    part = tokens.part
+    steps: list[normalizers.Normalizer] = []
+    if part.cleaned:
+        steps = [
+            normalizers.Lowercase(),
+            replace(Regex("[-/]"), " "),
+            replace(Regex(r"""[,.'!?"()*#:;~]"""), ""),
+            replace("<person>", "person"),
+            replace(Regex(r"\s+"), " "),
+            normalizers.Strip(),
+        ]
+    if part.max_words < tokens.max_tokens:
+        steps.append(replace(Regex(rf"\A\s*(?:\S+\s+){{{part.max_words - 1}}}\S+\K\s(?m:.*)\z"), ""))
     tokenizer = tokens.tokenizer
     if steps:  # before those of its own, of a class that takes all of them from its file
         if not tokenizer.is_fast:
@@ -173,24 +182,6 @@ def reading_tokenizer(tokens: PieceIds, reader: TextReader) -> Any:
     tokenizer.model_input_names = ["input_ids", "attention_mask"] if reader.masked else ["input_ids"]
     tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names  # `save_pretrained` reads it here
     return tokenizer
-
-
-def _cleaning_steps(reading: CaptionPart, max_tokens: int) -> list[Any]:
-    """Return `CaptionPart.texts` as steps of a normaliser; where tokens are cut first, words are not."""
-    replace = normalizers.Replace
-    steps = []
-    if reading.cleaned:
-        steps = [
-            normalizers.Lowercase(),
-            replace(Regex("[-/]"), " "),
-            replace(Regex(r"""[,.'!?"()*#:;~]"""), ""),
-            replace("<person>", "person"),
-            replace(Regex(r"\s+"), " "),
-            normalizers.Strip(),
-        ]
-    if reading.max_words < max_tokens:
-        steps.append(replace(Regex(rf"\A\s*(?:\S+\s+){{{reading.max_words - 1}}}\S+\K\s(?m:.*)\z"), ""))
-    return steps
 
 
 OPEN_CLIP_MODEL = "open_clip_model.safetensors"

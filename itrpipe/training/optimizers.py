@@ -59,14 +59,14 @@ def limit_training(model: AnyMatcher, settings: TrainSettings) -> None:
     for name, encoder in model.encoders().items():
         if name not in model.frozen:
             layers_of[name] = _linear_layers(encoder)
-    known = set()
+    layer_names = set()
     for layers in layers_of.values():
-        known.update(layers.values())
-    unknown = [name for name in settings.lora_targets if name not in known]
+        layer_names.update(layers.values())
+    unknown = [name for name in settings.lora_targets if name not in layer_names]
     if unknown:
         raise UsageError(
             f"lora_targets names {', '.join(unknown)}, and no encoder that is trained has a linear layer of that name; "
-            f"known: {', '.join(sorted(known))}"
+            f"known: {', '.join(sorted(layer_names))}"
         )
     targets = settings.lora_targets or QUERIES_AND_VALUES
     adapted = set()
@@ -79,8 +79,11 @@ def limit_training(model: AnyMatcher, settings: TrainSettings) -> None:
                 f"--set train.freeze={name}"
             )
         adapted.update(chosen)
-    own = own_state(model)
-    heads = [weights for name, weights in model.named_parameters() if name in own and weights.requires_grad]
+    outside_encoders = own_state(model)
+    heads = []
+    for name, weights in model.named_parameters():
+        if name in outside_encoders and weights.requires_grad:
+            heads.append(weights)
     config: Any = LoraConfig(
         r=settings.lora_rank,
         lora_alpha=settings.lora_alpha,  # pyright: ignore[reportArgumentType]
@@ -135,8 +138,9 @@ def depths(model: AnyMatcher) -> dict[int, int]:
         lists = [place for place, part in encoder.named_modules() if isinstance(part, nn.ModuleList)]
         if not lists:
             raise UsageError(f"layer_decay needs layers, and the {name} encoder has no list of them; leave it out")
-        prefix = f"{lists[0]}."
-        count = len(encoder.get_submodule(lists[0]))  # pyright: ignore[reportArgumentType]
+        first_list, *_ = lists
+        prefix = f"{first_list}."
+        count = len(encoder.get_submodule(first_list))  # pyright: ignore[reportArgumentType]
         # Parameters come in the order in which a network defines its parts: embeddings, layers, head.
         depth_outside = count + 1
         for key, weights in encoder.named_parameters():

@@ -45,7 +45,7 @@ from itrpipe.features.embeddings import EMBEDDINGS
 from itrpipe.methods.base import Batch, Method, MomentumTwin
 from itrpipe.methods.declaration import FirstEpochs
 from itrpipe.models.base import EmbeddingModel
-from itrpipe.models.captions import PieceIds
+from itrpipe.models.captions import CaptionTokens, PieceIds
 from itrpipe.progress import PLAIN_INTERVAL_SECONDS, Reporter, Task
 from itrpipe.storage.artifact import HISTORY, PARTIAL
 from itrpipe.storage.disk import file_digest
@@ -159,7 +159,7 @@ def _train_along(job: Any) -> None:
     trainer.run()
 
 
-def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
+def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], CaptionTokens]:
     """Return the trainer of a job's model, its splits, and the reader of its captions.
 
     Raises:
@@ -323,7 +323,7 @@ class Trainer:
         self._average = WeightAverage(settings.average, self._model)
         self._parts: dict[str, nn.Module] = {"model": self._model, "average": self._average, "method": further}
         self._frozen = nn.ModuleList(model.encoders()[side] for side in settings.frozen)
-        self._following: list[Any] = [self._average]
+        self._following: list[WeightAverage | MomentumTwin] = [self._average]
         self._following += [part for part in further.modules() if isinstance(part, MomentumTwin)]
         self._optimizer = optimizer_of(settings, self._model, further.parameters())
 

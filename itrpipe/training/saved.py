@@ -140,10 +140,10 @@ def load_checkpoint(
             if place.startswith(_MOMENTS):
                 moments[int(place.removeprefix(_MOMENTS))] = state
         optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
-        for name, own in states_of(parts, frozen).items():
+        for name, saved in states_of(parts, frozen).items():
             # The tensors that frozen encoders or earlier parts have stay as they are.
             state = parts[name].state_dict()
-            elsewhere = {key: tensor for key, tensor in state.items() if key not in own}
+            elsewhere = {key: tensor for key, tensor in state.items() if key not in saved}
             parts[name].load_state_dict(elsewhere | states[name])
     torch.set_rng_state(states["random"]["cpu"])
     if "cuda" in states["random"] and torch.cuda.is_available():
@@ -333,11 +333,11 @@ def encoders_of(model: nn.Module) -> dict[str, Encoder]:
 def own_state(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights of a model beside those of encoders of transformers."""
     encoders = tuple(f"{name}." for name, part in model.named_modules() if isinstance(part, Encoder))
-    own = {}
+    outside_encoders = {}
     for name, weights in model.state_dict().items():
         if not name.startswith(encoders):
-            own[name] = weights
-    return own
+            outside_encoders[name] = weights
+    return outside_encoders
 
 
 def save_description(
@@ -412,7 +412,7 @@ def load_model(folder: Path) -> SavedModel:
     if reader is None or reader.tokenizer is None:
         tokens = load_tokens(folder, settings)
     else:
-        tokens = PieceIds.of(model.text, settings)  # pyright: ignore[reportAttributeAccessIssue]
+        tokens = PieceIds.of(model.text, settings)  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
     if len(tokens) != config["vocabulary_size"]:
         raise DataError(f"{path} and {VOCABULARY} do not belong together; run `itrpipe train` again")
     if not is_joint:  # else the encoder holds all weights

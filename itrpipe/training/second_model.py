@@ -146,7 +146,7 @@ class PairScorer:
         self._lengths = text_counts
 
         # Each side lies on the device, or in main memory.
-        kept = []
+        vectors_of_sides = []
         in_main_memory = 0
         present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         for counts in (image_counts, text_counts):
@@ -160,8 +160,8 @@ class PairScorer:
                     f"the encodings of the training set take {in_main_memory / 2**30:.1f} GiB and this machine has "
                     f"{present / 2**30:.1f} GiB of memory; mine without --rescore-with, or on a larger machine"
                 )
-            kept.append(KeptVectors(counts, dim, place))
-        self._images, self._texts = kept
+            vectors_of_sides.append(KeptVectors(counts, dim, place))
+        self._images, self._texts = vectors_of_sides
 
         for rows in blocks(data.num_images, _ROWS_PER_PASS):
             image = self._model.encode_images(data.images(rows).to(device))

@@ -447,9 +447,9 @@ def cited(settings: Mapping[str, Any]) -> tuple[Paper, ...]:
     return tuple(cited)
 
 
-def _declared(conf: str, **of: Any) -> dict[str, Any]:
-    """Return the values of a configuration, for a backbone and a dataset where these are named."""
-    return resolve(load_declaration("train"), conf, backbones=backbone_names(), **of).values
+def _declared(conf: str, backbone: str | None = None) -> dict[str, Any]:
+    """Return the values that are declared for a configuration, and for a backbone where it is named."""
+    return resolve(load_declaration("train"), conf, backbones=backbone_names(), backbone=backbone).values
 
 
 def usual_backbone(method: str) -> str:
@@ -459,8 +459,7 @@ def usual_backbone(method: str) -> str:
 
 def declared_encoders(method: str) -> dict[str, str]:
     """Return the vision and the text encoder that a configuration declares for its usual backbone, if it does."""
-    backbone = usual_backbone(method)
-    model = _declared(method, backbone=backbone).get("model", {})
+    model = _declared(method, usual_backbone(method)).get("model", {})
     return {name: model[name] for name in ("vision", "text") if name in model}
 
 

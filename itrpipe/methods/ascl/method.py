@@ -68,18 +68,18 @@ def caption_loss(
         settings: which of both, t, and the margin: 0.2 in the code of ACF-R, the paper does not say.
     """
     positive = scores.diagonal()
-    own = excluded_pairs(scores, not_negative)
+    excluded = excluded_pairs(scores, not_negative)
     candidates = scores
-    left_out = own  # of the candidates of images
+    excluded_of_images = excluded
     if generated is not None:
         beaten = generated.detach() > positive.detach()[:, None]  # alpha = 0
         candidates = torch.cat([scores, generated], dim=1)
-        left_out = torch.cat([own, beaten], dim=1)
+        excluded_of_images = torch.cat([excluded, beaten], dim=1)
     objective = partial(hardest_triplet, margin=settings.margin)
     if settings.contrastive:
         objective = partial(infonce, temperature=settings.temperature)
-    of_images = torch.where(left_out, float("-inf"), 0.0)
-    of_captions = torch.where(own.T, float("-inf"), 0.0)
+    of_images = torch.where(excluded_of_images, float("-inf"), 0.0)
+    of_captions = torch.where(excluded.T, float("-inf"), 0.0)
     return objective(positive, scores.T, of_captions) + objective(positive, candidates, of_images)
 
 
@@ -194,16 +194,14 @@ def generated_positives(
         images = data.caption_image[captions]
         counts = captions_of.counts[images]
         starts = captions_of.offsets[images]
-        one = rng.integers(counts)
-        other = rng.integers(np.maximum(counts - 1, 1))
-        other = np.minimum(other + (other >= one), counts - 1)
+        first = rng.integers(counts)
+        second = rng.integers(np.maximum(counts - 1, 1))
+        second = np.minimum(second + (second >= first), counts - 1)
         if kind == "either":
             joins = rng.random(len(captions)) < 0.5
-        first_rows = np.where(joins, captions_of.values[starts + one], captions)
-        second_rows = captions_of.values[starts + other]
-    first = data.texts(first_rows)
-    second = data.texts(second_rows)
-    return _join_texts(first, second, torch.from_numpy(joins), limits)
+        first_rows = np.where(joins, captions_of.values[starts + first], captions)
+        second_rows = captions_of.values[starts + second]
+    return _join_texts(data.texts(first_rows), data.texts(second_rows), torch.from_numpy(joins), limits)
 
 
 def _join_texts(
@@ -303,18 +301,14 @@ class AsclMethod(Method[Ascl]):
             made["positives"] = self._with_noise(positives, rng)
         return AsclBatch(**vars(batch), made=made, seed=int(rng.integers(2**63)))
 
-    def losses(
-        self,
-        model: AsclEncoder,
-        batch: AsclBatch,
-        epoch: int,
-    ) -> dict[str, Tensor]:
+    def losses(self, model: AsclEncoder, batch: AsclBatch, epoch: int) -> dict[str, Tensor]:
         """Return `ascl`: 1/2 L_I + 1/2 L_II&III (Eq. 7), or L_I alone where no positives are made ("w/o Pos").
 
         Both are among the statistics: the `caption_loss` of T, and that of T^+ with their own negatives.
         """
         losses = []
-        images = model.encode_images(batch.pairs["positive"][0])
+        image_batch, _ = batch.pairs["positive"]
+        images = model.encode_images(image_batch)
         mask = same_image_mask(batch, self.settings.mask_same_image)
         generator = torch.Generator(batch.images.device).manual_seed(batch.seed)
         for name, captions in batch.made.items():
@@ -338,11 +332,7 @@ class AsclMethod(Method[Ascl]):
             batch.statistics[f"loss_of_{name}"] = loss.detach()
         return {"ascl": torch.stack(losses).mean()}
 
-    def _with_noise(
-        self,
-        captions: TextBatch,
-        rng: np.random.Generator,
-    ) -> NoisyCaptions:
+    def _with_noise(self, captions: TextBatch, rng: np.random.Generator) -> NoisyCaptions:
         """Draw the noise of each caption."""
         noise = self.settings.noise
         if noise == "none":

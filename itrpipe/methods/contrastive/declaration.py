@@ -238,29 +238,19 @@ class Contrastive(ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLo
                     f"temperature = {self.temperature} is the scale 1/t = {scale:g}, above largest_scale = "
                     f"{self.largest_scale:g}; raise one of them"
                 )
-        if self.mined():
-            self._check_lists(
-                "texts",
-                self.top_texts,
-                self.skip_texts,
-                self.mined_texts,
-            )
-            self._check_lists(
-                "images",
-                self.top_images,
-                self.skip_images,
-                self.mined_images,
-            )
+        lists = (
+            ("texts", self.top_texts, self.skip_texts, self.mined_texts),
+            ("images", self.top_images, self.skip_images, self.mined_images),
+        )
+        for side, top, skipped, count in lists:
+            needed = 1
+            if "mined" in self.negatives:
+                needed = max(1, count)
+            if self.mined() and top - skipped < needed:
+                raise ValueError(
+                    f"the first {top} of a list without the first {skipped} are fewer than mined_{side} = {count}; "
+                    f"raise top_{side}, or lower one of the others"
+                )
         if self.weigh == "positive-aware" and self.relative_margin is self.absolute_margin is self.max_score is None:
             raise ValueError("weigh = positive-aware needs relative_margin, absolute_margin or max_score; give one")
         return self
-
-    def _check_lists(self, side: str, top: int, skipped: int, drawn: int) -> None:
-        needed = 1
-        if "mined" in self.negatives:
-            needed = max(1, drawn)
-        if top - skipped < needed:
-            raise ValueError(
-                f"the first {top} of a list without the first {skipped} are fewer than mined_{side} = {drawn}; "
-                f"raise top_{side}, or lower one of the others"
-            )

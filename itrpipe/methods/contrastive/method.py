@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,16 +81,16 @@ class FurtherCandidates(Tensors):
     drawn: Any = None
     images: Tensor | None = None
     anchors: Tensor | None = None
-    known: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    chances: Any = None
+    known: dict[str, tuple[Tensor, Tensor, Tensor | float]] = field(default_factory=dict)
+    chances: Tensor | None = None
 
     def excluded(self, image_rows: Tensor) -> Tensor:
         """Mark candidates of the anchor's own image, and those of others where these do not count, bool [B, U]."""
         assert self.images is not None
-        own = image_rows[:, None] == self.images[None, :]
+        same_image = image_rows[:, None] == self.images
         if self.anchors is None:
-            return own
-        return own | ~self.anchors
+            return same_image
+        return same_image | ~self.anchors
 
 
 @dataclass(eq=False)
@@ -141,7 +140,9 @@ class ContrastiveMethod(Method[Contrastive]):
         super().__init__(settings, data)
         self._sentences = sentences
         self._matches = matches
-        self._fitting: list[Any] = [] if decided is None else [decided]  # pairs that fit although of two images
+        self._fitting: list[Any] = []  # pairs that fit although of two images
+        if decided is not None:
+            self._fitting.append(decided)
         if settings.drop_duplicates:
             assert duplicates is not None, "drop_duplicates needs to know the captions; give build() duplicates"
             self._fitting.append(duplicates())
@@ -192,11 +193,7 @@ class ContrastiveMethod(Method[Contrastive]):
             np.random.default_rng([seed, epoch, 0, 2]),
         )
 
-    def collate(
-        self,
-        captions: np.ndarray,
-        rng: np.random.Generator,
-    ) -> ContrastiveBatch:
+    def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ContrastiveBatch:
         """Build the batch of the captions and their images, and of what is drawn for each."""
         settings = self.settings
         images = self.data.caption_image[captions]
@@ -236,7 +233,7 @@ class ContrastiveMethod(Method[Contrastive]):
         count: int,
         rng: np.random.Generator,
     ) -> FurtherCandidates:
-        """Draw candidates of anchors [B], given those that the batch has [B]."""
+        """Draw candidates of anchors [B], beside those that the batch has, and collect what is known of all [C]."""
         rows = np.empty(0, dtype=np.int64)
         belongs = None
         if direction in self._mined and count:
@@ -246,38 +243,7 @@ class ContrastiveMethod(Method[Contrastive]):
                 is_drawn = drawn[:, :, None] == rows
                 belongs = torch.from_numpy(is_drawn.any(axis=1))
         candidates = np.concatenate([present, rows])
-        known = self._known_pairs(direction, anchors, candidates)
-        chances = None
-        if self.settings.judged != "keep":
-            if direction == TEXTS:
-                chances = judged_chances(self._lists, anchors, candidates)
-            else:
-                chances = judged_chances(self._lists, candidates, anchors).T
-        if not len(rows):
-            return FurtherCandidates(known=known, chances=chances)
-        if direction == TEXTS:
-            encodable = in_training(self.data.texts(rows))
-            images = self.data.caption_image[rows]
-        else:  # with some caption of theirs: pairs are what data change at random and share among processes
-            some_captions = self.captions_of.values[self.captions_of.offsets[rows]]
-            encodable, _ = self.data.pairs(rows, some_captions, rng)
-            images = rows
-        return FurtherCandidates(
-            encodable,
-            torch.from_numpy(images),
-            belongs,
-            known,
-            chances,
-        )
-
-    def _known_pairs(
-        self,
-        direction: str,
-        anchors: np.ndarray,
-        candidates: np.ndarray,
-    ) -> dict[str, tuple[Any, ...]]:
-        """Return what is known of anchors [B] and candidates [C], see `FurtherCandidates.known`."""
-        known: dict[str, tuple[Any, ...]] = {}
+        known: dict[str, tuple[Tensor, Tensor, Tensor | float]] = {}
         if self._matches is not None:
             matches = self._matches[direction][anchors]
             log_weights = np.full(matches.shape, _NONE)
@@ -291,9 +257,30 @@ class ContrastiveMethod(Method[Contrastive]):
             for pairs in self._fitting:
                 fits |= pairs.has(captions, images)
             fits &= self.data.caption_image[captions] != images
-            rows, columns = np.nonzero(fits)
-            known["decided"] = torch.from_numpy(rows), torch.from_numpy(columns), _NONE
-        return known
+            places, columns = np.nonzero(fits)
+            known["decided"] = torch.from_numpy(places), torch.from_numpy(columns), _NONE
+        chances = None
+        if self.settings.judged != "keep":
+            if direction == TEXTS:
+                chances = judged_chances(self._lists, anchors, candidates)
+            else:
+                chances = judged_chances(self._lists, candidates, anchors).T
+        if not len(rows):
+            return FurtherCandidates(known=known, chances=chances)
+        if direction == TEXTS:
+            encodable = in_training(self.data.texts(rows))
+            image_rows = self.data.caption_image[rows]
+        else:  # with some caption of theirs: pairs are what data change at random and share among processes
+            some_captions = self.captions_of.values[self.captions_of.offsets[rows]]
+            encodable, _ = self.data.pairs(rows, some_captions, rng)
+            image_rows = rows
+        return FurtherCandidates(
+            encodable,
+            torch.from_numpy(image_rows),
+            belongs,
+            known,
+            chances,
+        )
 
     def attach(self, model: Any) -> ContrastiveState:
         """Make temperature and bias, and statistics.
@@ -302,22 +289,22 @@ class ContrastiveMethod(Method[Contrastive]):
             UsageError: they are to be those of a pretrained joint model, and this is none, or its scale is too large.
         """
         settings = self.settings
-        own = [name for name in ("temperature", "bias") if getattr(settings, name) == OWN]
-        pretrained = model.pretrained_scale if own else (0.0, 0.0)
+        taken_over = [name for name in ("temperature", "bias") if getattr(settings, name) == OWN]
+        pretrained = model.pretrained_scale if taken_over else (0.0, 0.0)
         if not pretrained:
             raise UsageError(
-                f"loss.{own[0]} = own is that of a pretrained joint model, such as CLIP or SigLIP, and this model "
-                f"starts from none; give --set loss.{own[0]}=NUMBER"
+                f"loss.{taken_over[0]} = own is that of a pretrained joint model, such as CLIP or SigLIP, and this "
+                f"model starts from none; give --set loss.{taken_over[0]}=NUMBER"
             )
         scale, bias = pretrained
-        if "temperature" not in own:
+        if "temperature" not in taken_over:
             scale = 1 / float(settings.temperature)
         elif scale > settings.largest_scale * _ROUNDING:
             raise UsageError(
                 f"loss.temperature = own is 1/{scale:.2f} in this model, and loss.largest_scale = "
                 f"{settings.largest_scale:g} would change it; give --set loss.largest_scale={math.ceil(scale)} or more"
             )
-        if "bias" not in own:
+        if "bias" not in taken_over:
             bias = float(settings.bias)
         device = next(model.parameters()).device
         self._state = ContrastiveState(settings, scale, bias).to(device)
@@ -328,22 +315,17 @@ class ContrastiveMethod(Method[Contrastive]):
         if self._state.statistics is not None:
             self._state.statistics.reset()
 
-    def losses(
-        self,
-        model: AnyMatcher,
-        batch: ContrastiveBatch,
-        epoch: int,
-    ) -> dict[str, Tensor]:
+    def losses(self, model: AnyMatcher, batch: ContrastiveBatch, epoch: int) -> dict[str, Tensor]:
         """Return `contrastive`, `twins` by its objective, and the backbone's `auxiliary` loss, means over the batch."""
         settings = self.settings
         state = self._state
         images, texts = encode_pairs(model, batch.pairs["positive"])
         scores = model.score_matrix(images, texts).float()  # [B, B]
         mask = same_image_mask(batch, settings.mask_same_image)
-        own = excluded_pairs(scores, mask)
+        excluded = excluded_pairs(scores, mask)
         # Scores of the candidates of images and of captions, and which of them are excluded.
-        of_images = [(scores, own)]
-        of_texts = [(scores.T, own)]
+        of_images = [(scores, excluded)]
+        of_texts = [(scores.T, excluded)]
         further_texts = batch.candidates[TEXTS]
         further_images = batch.candidates[IMAGES]
         if further_texts.drawn is not None:
@@ -357,10 +339,10 @@ class ContrastiveMethod(Method[Contrastive]):
         if batch.sentences is not None:
             sentences = model.encode_texts(batch.sentences.texts)
             sentence_scores = model.score_matrix(images, sentences).float()
-            pairs = torch.arange(len(scores), device=scores.device)
-            excluded = batch.sentences.owners != pairs[:, None]
-            if settings.shared:
-                excluded = torch.zeros_like(excluded)
+            excluded = torch.zeros_like(sentence_scores, dtype=torch.bool)
+            if not settings.shared:
+                pairs = torch.arange(len(scores), device=scores.device)
+                excluded = batch.sentences.owners != pairs[:, None]
             of_images.append((sentence_scores, excluded))
         if state.statistics is not None:
             batch.statistics["retained"] = state.statistics.update(scores.detach(), mask)
@@ -412,18 +394,19 @@ class ContrastiveMethod(Method[Contrastive]):
         batch.statistics[f"{side}_candidates"] = weights.exp().sum(dim=1).mean()
         targets = None
         if settings.judged == "soft":
+            assert further.chances is not None
             chances = F.pad(further.chances, (0, written))
             targets = chances.masked_fill(weights.isneginf(), 0.0)
         if "matching" in further.known and scores.requires_grad:
-            places = further.known["matching"][:2]
-            scores.register_hook(
-                partial(
-                    _count_matches,
-                    batch.statistics,
-                    f"{side}_match_share",
-                    places,
-                )
-            )
+            anchors, candidates, _ = further.known["matching"]
+
+            def measure_matches(gradient: Tensor) -> None:
+                sizes = gradient.detach().abs()
+                sizes.diagonal().zero_()  # of positives
+                total = sizes.sum().clamp(min=1e-30)
+                batch.statistics[f"{side}_match_share"] = sizes[anchors, candidates].sum() / total
+
+            scores.register_hook(measure_matches)
         if settings.has_scale:
             with torch.no_grad():
                 state.log_scale.clamp_(max=math.log(settings.largest_scale))
@@ -458,15 +441,15 @@ class ContrastiveMethod(Method[Contrastive]):
         for name, (anchors, candidates, log_weights) in further.known.items():
             if name != "matching" or settings.weigh == "truth":
                 weights[anchors, candidates] += log_weights
-        if settings.judged == "drop":
+        if further.chances is not None:
             chances = F.pad(further.chances, (0, written))
-            weights.masked_fill_(chances > settings.drop_above, _NONE)
-        if settings.judged == "weigh":
-            weights += F.pad(torch.log1p(-further.chances), (0, written))
+            if settings.judged == "drop":
+                weights.masked_fill_(chances > settings.drop_above, _NONE)
+            elif settings.judged == "weigh":
+                weights += torch.log1p(-chances)
         if settings.weigh == "hardest":  # what weighs nothing is never the highest
-            place = scores.masked_fill(weights.isneginf(), _NONE).argmax(dim=1, keepdim=True)
-            nothing = torch.full_like(weights, _NONE)
-            return nothing.scatter(1, place, weights.gather(1, place))
+            hardest = scores.masked_fill(weights.isneginf(), _NONE).argmax(dim=1, keepdim=True)
+            return torch.full_like(weights, _NONE).scatter(1, hardest, weights.gather(1, hardest))
         if settings.weigh == "positive-aware":
             above = above_positive(scores.diagonal(), doubted, settings)
             weights[:, : doubted.shape[1]].masked_fill_(above, _NONE)
@@ -482,11 +465,7 @@ class ContrastiveMethod(Method[Contrastive]):
         return weights
 
 
-def above_positive(
-    positive: Tensor,
-    candidates: Tensor,
-    settings: Contrastive,
-) -> Tensor:
+def above_positive(positive: Tensor, candidates: Tensor, settings: Contrastive) -> Tensor:
     """Return the candidates, bool [B, C], that score so high beside the positive [B] that they are taken for matches.
 
     They are above p - r |p|, above p - a, or above `max_score`, with r the `relative_margin` and a the
@@ -504,19 +483,6 @@ def above_positive(
     if settings.max_score is not None:
         is_above |= candidates > settings.max_score
     return is_above
-
-
-def _count_matches(
-    statistics: dict[str, float | Tensor],
-    name: str,
-    places: tuple[Tensor, ...],
-    gradient: Tensor,
-) -> None:
-    """Measure how much of the gradient that candidates [B, C] get, those of positives aside, correct matches get."""
-    sizes = gradient.detach().abs()
-    sizes.diagonal().zero_()
-    total = sizes.sum().clamp(min=1e-30)
-    statistics[name] = sizes[places].sum() / total
 
 
 build = ContrastiveMethod

@@ -79,8 +79,8 @@ def sampling_weights(
     is_below = similarities <= gaussians.mean[0] - settings.margin
     weights = weights.masked_fill(is_below, 0.0)
     if settings.fallback:
-        none = ~weights.any(dim=1, keepdim=True)
-        weights = torch.where(none, hardest_only(similarities, excluded), weights)
+        has_none = ~weights.any(dim=1, keepdim=True)
+        weights = torch.where(has_none, hardest_only(similarities, excluded), weights)
     return weights
 
 
@@ -347,12 +347,7 @@ class FneMethod(Method[Fne]):
         if self.settings.reset_each_epoch:
             self._state.statistics.reset()
 
-    def losses(
-        self,
-        model: EmbeddingModel,
-        batch: Batch,
-        epoch: int,
-    ) -> dict[str, Tensor]:
+    def losses(self, model: EmbeddingModel, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """Return `fne` (Eq. 15), in the first epochs `triplet`, both means over the batch, and `auxiliary` / B."""
         settings = self.settings
         state = self._state

@@ -83,15 +83,14 @@ class HardNegativesMethod(Method[Chosen]):
         owners = self.data.caption_image
         total = len(self.captions_of)
         count = self.settings.sampled_negatives
-        own = owners[captions]
-        is_own = own[:, None] == np.arange(total)
-        other_images = draw_others(is_own, count, rng)
+        own_images = owners[captions]
+        other_images = draw_others(own_images[:, None] == np.arange(total), count, rng)
         images = rng.choice(total, len(captions), replace=len(captions) > total)
         matching = np.array([rng.choice(self.captions_of[image]) for image in images])
         other_captions = draw_others(images[:, None] == owners, count, rng)
 
         # Pairs of the captions, and behind them those of the images, [2 B, 1 + N].
-        images_of_captions = np.column_stack([own, other_images])
+        images_of_captions = np.column_stack([own_images, other_images])
         captions_of_images = np.column_stack([matching, other_captions])
         images_again = np.tile(images[:, None], 1 + count)
         captions_again = np.tile(captions[:, None], 1 + count)
@@ -104,14 +103,9 @@ class HardNegativesMethod(Method[Chosen]):
             torch.from_numpy(caption_places.reshape(image_rows.shape)),
         )
         pool = self.data.images(pool_images), self.data.texts(pool_captions)
-        return ItmBatch({"pool": pool}, torch.from_numpy(own), rows=rows)
+        return ItmBatch({"pool": pool}, torch.from_numpy(own_images), rows=rows)
 
-    def pair_scores(
-        self,
-        model: UniterEncoder,
-        batch: ItmBatch,
-        pairs: PairRows,
-    ) -> Tensor:
+    def pair_scores(self, model: UniterEncoder, batch: ItmBatch, pairs: PairRows) -> Tensor:
         """Return scores [2 B, n] of pairs, of which each image and each caption is embedded once."""
         image_rows, image_places = torch.unique(pairs.images, return_inverse=True)
         text_rows, text_places = torch.unique(pairs.captions, return_inverse=True)
@@ -162,12 +156,7 @@ class ItmMethod(HardNegativesMethod[Itm]):
         UsageError: the training set is too small for so many negatives.
     """
 
-    def __init__(
-        self,
-        settings: Itm,
-        data: TrainingSet,
-        sentences: SentenceBank | None = None,
-    ) -> None:
+    def __init__(self, settings: Itm, data: TrainingSet, sentences: SentenceBank | None = None) -> None:
         super().__init__(settings, data)
         self._sentences = sentences
 
@@ -184,12 +173,7 @@ class ItmMethod(HardNegativesMethod[Itm]):
             )
         return batch
 
-    def losses(
-        self,
-        model: UniterEncoder,
-        batch: ItmBatch,
-        epoch: int,
-    ) -> dict[str, Tensor]:
+    def losses(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> dict[str, Tensor]:
         """Return `text_anchored` and `image_anchored`, means over anchors and negatives, and `twins` of that hinge."""
         rows = self.hard_rows(model, batch, epoch)
         scores = self.pair_scores(model, batch, rows)
@@ -201,11 +185,7 @@ class ItmMethod(HardNegativesMethod[Itm]):
         return terms
 
 
-def draw_others(
-    excluded: np.ndarray,
-    count: int,
-    rng: np.random.Generator,
-) -> np.ndarray:
+def draw_others(excluded: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Draw rows [B, count] uniformly and without repetition from those not `excluded` bool [B, M], in random order."""
     keys = rng.random(excluded.shape, dtype=np.float32)
     keys[excluded] = 2.0

@@ -68,11 +68,7 @@ def masked_texts(
     return MaskedTexts(texts, torch.from_numpy(tokens), torch.from_numpy(labels))
 
 
-def masked_word_logits(
-    model: UniterEncoder,
-    images: RegionEncoding,
-    texts: MaskedTexts,
-) -> Tensor:
+def masked_word_logits(model: UniterEncoder, images: RegionEncoding, texts: MaskedTexts) -> Tensor:
     """Predict the words at the M masked positions, copy by copy and from left to right.
 
     Args:
@@ -93,7 +89,7 @@ def masked_word_logits(
         rows // texts.count,
         rows,
         copies.shape[1],
-        lambda each: each,
+        lambda states: states,
     )
     return model.masked_word_logits(states[texts.labelled])
 
@@ -145,12 +141,7 @@ class PretrainMethod(Method[Pretrain]):
         UsageError: the training set is too small for so many negatives.
     """
 
-    def __init__(
-        self,
-        settings: Pretrain,
-        data: TrainingSet,
-        masks: CaptionMasks,
-    ) -> None:
+    def __init__(self, settings: Pretrain, data: TrainingSet, masks: CaptionMasks) -> None:
         super().__init__(settings, data)
         self._masks = masks
         images = len(self.captions_of)
@@ -162,10 +153,10 @@ class PretrainMethod(Method[Pretrain]):
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> PretrainBatch:
         """Build the batch of the captions, masked and as they are, with their own and with other images."""
-        own = self.data.caption_image[captions]
-        is_own = own[:, None] == np.arange(len(self.captions_of))
-        others = draw_others(is_own, self.settings.negatives, rng)
-        images, rows = np.unique(np.column_stack([own, others]), return_inverse=True)
+        own_images = self.data.caption_image[captions]
+        is_own = own_images[:, None] == np.arange(len(self.captions_of))
+        other_images = draw_others(is_own, self.settings.negatives, rng)
+        images, rows = np.unique(np.column_stack([own_images, other_images]), return_inverse=True)
         texts = masked_texts(
             self.data,
             self._masks,
@@ -177,20 +168,16 @@ class PretrainMethod(Method[Pretrain]):
         pairs = {"positive": (self.data.images(images), texts.captions)}
         return PretrainBatch(
             pairs,
-            torch.from_numpy(own),
+            torch.from_numpy(own_images),
             texts=texts,
             rows=rows.reshape(len(captions), -1),
         )
 
-    def losses(
-        self,
-        model: UniterEncoder,
-        batch: PretrainBatch,
-        epoch: int,
-    ) -> dict[str, Tensor]:
+    def losses(self, model: UniterEncoder, batch: PretrainBatch, epoch: int) -> dict[str, Tensor]:
         """Return `matching`, of the heads of matching and ranking, and `words` (L_MLM), each with its weight."""
         settings = self.settings
-        images = model.encode_images(batch.pairs["positive"][0])
+        image_batch, _ = batch.pairs["positive"]
+        images = model.encode_images(image_batch)
         texts = model.encode_texts(batch.texts.captions)
         pairs = torch.from_numpy(batch.rows)
         rows = torch.arange(len(pairs)).repeat_interleave(pairs.shape[1])
@@ -200,7 +187,7 @@ class PretrainMethod(Method[Pretrain]):
             pairs.flatten(),
             rows,
             1,
-            lambda each: each[:, 0],
+            lambda states: states[:, 0],
         )
         matches = torch.zeros(pairs.shape, dtype=torch.int64, device=states.device)
         matches[:, 0] = 1
@@ -210,8 +197,8 @@ class PretrainMethod(Method[Pretrain]):
         ranking = F.cross_entropy(scores, torch.zeros_like(matches[:, 0]))
 
         # Masked words are read in captions with their own images.
-        own = images[pairs[:, 0].to(states.device)]
-        word_logits = masked_word_logits(model, own, batch.texts)
+        own_images = images[pairs[:, 0].to(states.device)]
+        word_logits = masked_word_logits(model, own_images, batch.texts)
         labels = batch.texts.labels[batch.texts.labelled]
         words = word_loss(word_logits, labels, batch.texts.owners(), len(pairs))
         is_matched = logits.argmax(dim=1) == matches.flatten()

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.learning.losses import excluded_pairs, hinge, triplet_loss
-from itrpipe.methods.base import Batch, Method, TrainingSet, encode_pairs, same_image_mask
+from itrpipe.methods.base import Batch, Method, TrainingSet, encode_pairs, mean_of_chosen, same_image_mask
 from itrpipe.methods.ssamt.declaration import Ssamt
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 
@@ -30,11 +30,7 @@ Matching = Callable[[np.ndarray, np.ndarray, int, int], Tensor]
 """Image rows [n], caption rows [n], P and W -> bool [n, P + W], phrases and words of captions that hold for images."""
 
 
-def two_way_loss(
-    texts: tuple[Tensor, Tensor],
-    images: tuple[Tensor, Tensor],
-    margin: float,
-) -> Tensor:
+def two_way_loss(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor], margin: float) -> Tensor:
     """Compute the triplet loss of both directions, a mean over the batch:
 
         mean_i [margin - F(i,i) + F(i,j)]+ + [margin - G(i,i) + G(k,i)]+
@@ -78,16 +74,9 @@ def phrase_loss(
     holds = matching & real
     fails = ~matching & real
     live = holds.any(dim=1) & fails.any(dim=1)
-    violation = hinge(_mean_of(fragments, holds), _mean_of(fragments, fails), margin)
+    violation = hinge(mean_of_chosen(fragments, holds), mean_of_chosen(fragments, fails), margin)
     total = torch.where(live, violation, 0.0).sum()
     return total / live.sum().clamp(min=1)
-
-
-def _mean_of(values: Tensor, chosen: Tensor) -> Tensor:
-    """Average the chosen values of each row of [N, M], 0 where there is none; [N]."""
-    sums = torch.where(chosen, values, 0.0).sum(dim=1)
-    counts = chosen.sum(dim=1).clamp(min=1)
-    return sums / counts
 
 
 class SsamtMethod(Method[Ssamt]):
@@ -97,12 +86,7 @@ class SsamtMethod(Method[Ssamt]):
         super().__init__(settings, data)
         self._matching = matching
 
-    def losses(
-        self,
-        model: SsamtEncoder,
-        batch: Batch,
-        epoch: int,
-    ) -> dict[str, Tensor]:
+    def losses(self, model: SsamtEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """Return `intra` (L0), or `global`, `local` and `phrase` (L1, L2, L3) with their weights."""
         settings = self.settings
         images, texts = encode_pairs(model, batch.pairs["positive"])
@@ -117,17 +101,17 @@ class SsamtMethod(Method[Ssamt]):
         candidates = scores.detach().masked_fill(excluded, float("-inf"))
         text = self._pick(candidates)
         image = self._pick(candidates.T)
-        own = model.relevance(images, texts)
+        positive = model.relevance(images, texts)
         with_text = model.relevance(images, texts[text])
         with_image = model.relevance(images[image], texts)
         whole = two_way_loss(
-            (own.whole, with_text.whole),
-            (own.whole, with_image.whole),
+            (positive.whole, with_text.whole),
+            (positive.whole, with_image.whole),
             settings.margin_global,
         )
         fragments = two_way_loss(
-            (own.text_fragments, with_text.text_fragments),
-            (own.regions, with_image.regions),
+            (positive.text_fragments, with_text.text_fragments),
+            (positive.regions, with_image.regions),
             settings.margin_local,
         )
         terms = {
@@ -158,9 +142,9 @@ class SsamtMethod(Method[Ssamt]):
         settings = self.settings
         # A score that is NaN is drawn like any other; the loss shows it.
         candidates = candidates.nan_to_num(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
-        none = candidates.isneginf().all(dim=1)
-        own = torch.zeros_like(candidates).fill_diagonal_(1.0).log()
-        candidates = torch.where(none[:, None], own, candidates)
+        has_none = candidates.isneginf().all(dim=1, keepdim=True)
+        diagonal_alone = torch.zeros_like(candidates).fill_diagonal_(1.0).log()
+        candidates = torch.where(has_none, diagonal_alone, candidates)
         if settings.negatives == "hardest":
             return candidates.argmax(dim=1)
         if settings.negatives == "softmax":

@@ -27,7 +27,7 @@ from torch import Tensor
 from itrpipe.learning import sentences as synthetic
 from itrpipe.learning.losses import hinge
 from itrpipe.learning.sentences import CaptionMasks, SentenceBank
-from itrpipe.methods.base import OwnedTexts, TrainingSet, scoring
+from itrpipe.methods.base import OwnedTexts, TrainingSet, mean_of_chosen, scoring
 from itrpipe.methods.itm.method import HardNegativesMethod, ItmBatch
 from itrpipe.methods.pretrain.method import MaskedTexts, masked_texts, masked_word_logits, word_loss
 from itrpipe.methods.tags.declaration import Tags
@@ -59,9 +59,7 @@ def synthetic_triplet_loss(
     """
     positive = positive.float().sigmoid()[:, None]
     hinges = hinge(positive, negatives.float().sigmoid(), margin)
-    sums = torch.where(real, hinges, 0.0).sum(dim=1)
-    counts = real.sum(dim=1).clamp(min=1)
-    return (sums / counts).mean()
+    return mean_of_chosen(hinges, real).mean()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -122,12 +120,7 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
             batch.known = self._masks.known(captions)
         return batch
 
-    def losses(
-        self,
-        model: UniterEncoder,
-        batch: TagsBatch,
-        epoch: int,
-    ) -> dict[str, Tensor]:
+    def losses(self, model: UniterEncoder, batch: TagsBatch, epoch: int) -> dict[str, Tensor]:
         """Return `text_anchored`, `image_anchored`, `words` (L_MLM) and `sentences` (L_ISTM), the last two weighted."""
         settings = self.settings
         count = len(batch.images)
@@ -152,7 +145,7 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
                 owners,
                 torch.arange(len(owners)),
                 width,
-                lambda each: each,
+                lambda states: states,
             )
 
         sentence_scores = model.rank_score(states[:, 0])

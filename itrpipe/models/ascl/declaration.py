@@ -13,6 +13,21 @@ class Ascl(BackboneSettings):
 
     A pretrained text encoder is a hub id or a folder. `random` is a small one of the given size with random weights: a
     BERT that reads our own vocabulary of words.
+
+    Attributes:
+        text: hub id or folder of the text encoder, or `random`.
+        text_revision: branch, tag or commit of the hub id of `text`.
+        tune_text: train a pretrained text encoder too; a random one always is.
+        text_ends: take the first and last token of a caption for words, too.
+        clean_captions: lower-case captions and drop punctuation.
+        max_words: words kept of a caption.
+        embed_dim: width D of the joint space of images and captions.
+        heads: attention heads of the fusion; D is a multiple of it.
+        fusion: attention with learned matrices (`paper`), without any (`released`), or the mean vectors alone (`none`).
+        u1: share of the local score of a pair; Flickr30K: 0.6.
+        text_width: hidden width of a random text encoder.
+        text_heads: its attention heads.
+        text_layers: its layers.
     """
 
     papers = (ASCL,)
@@ -21,24 +36,19 @@ class Ascl(BackboneSettings):
     answers = frozenset({"mean-vectors"})
     multiples = (("embed_dim", "heads"), ("text_width", "text_heads"))
 
-    text: str = Field(
-        default="bert-base-uncased", min_length=1, description="Text encoder: hub id, folder or 'random'."
-    )
-    text_revision: str = Field(default="main", description="Branch, tag or commit of the hub id of `text`.")
-    tune_text: bool = Field(default=False, description="Train a pretrained text encoder too; a random one always is.")
-    text_ends: bool = Field(default=True, description="Take the first and last token of a caption for words, too.")
-    clean_captions: bool = Field(default=True, description="Lower-case captions and drop punctuation.")
-    max_words: Length = Field(default=60, description="Words kept of a caption.")
-    embed_dim: Width = Field(default=1024, description="Width D of the joint space of images and captions.")
-    heads: Depth = Field(default=8, description="Attention heads of the fusion; D is a multiple of it.")
-    fusion: Literal["paper", "released", "none"] = Field(
-        default="paper",
-        description="Attention with learned matrices, without any as in released code, or the mean vectors alone.",
-    )
-    u1: float = Field(default=0.8, ge=0.0, le=1.0, description="Share of the local score of a pair; Flickr30K: 0.6.")
-    text_width: Width = Field(default=128, description="Hidden width of a random text encoder.")
-    text_heads: Depth = Field(default=4, description="Its attention heads.")
-    text_layers: Depth = Field(default=2, description="Its layers.")
+    text: str = Field(default="bert-base-uncased", min_length=1)
+    text_revision: str = "main"
+    tune_text: bool = False
+    text_ends: bool = True
+    clean_captions: bool = True
+    max_words: Length = 60
+    embed_dim: Width = 1024
+    heads: Depth = 8
+    fusion: Literal["paper", "released", "none"] = "paper"
+    u1: float = Field(default=0.8, ge=0.0, le=1.0)
+    text_width: Width = 128
+    text_heads: Depth = 4
+    text_layers: Depth = 2
 
     def reads(self) -> tuple[str, ...]:
         """Return regions, and the whole image where it is fused."""

@@ -48,6 +48,7 @@ from itrpipe.encoders.encoder import Encoder
 from itrpipe.errors import DataError
 from itrpipe.models.ascl.declaration import Ascl
 from itrpipe.models.base import (
+    ENCODERS,
     SCORERS,
     ImageBatch,
     Matcher,
@@ -101,7 +102,7 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
         DataError: the fusion needs a vector of the whole image, and there is none.
     """
 
-    by_rows = SCORERS
+    by_rows = ENCODERS | SCORERS
 
     def __init__(self, settings: Ascl, text: Encoder, image_dim: int, global_dim: int) -> None:
         super().__init__()
@@ -143,7 +144,8 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
         Without `text_ends` the first and last token of captions are left out; a caption of nothing else keeps its last.
         """
         lengths = texts.lengths
-        states = self.text.read(texts.tokens, lengths).last_hidden_state[:, : texts.tokens.shape[1]]
+        states = self.text.read(texts.tokens, lengths).last_hidden_state
+        states = states[:, : texts.tokens.shape[1]]
         padding = ~first_places(texts.tokens, lengths)
         states = states.masked_fill(padding[..., None], 0)
         words = at_least_single(self.project_words(states))

@@ -9,13 +9,15 @@ from itrpipe.papers import BFAN
 
 
 class Bfan(PlacedRegionBackbone):
-    """BFAN: attention in both directions, on the relevant fragments only. Source: BFAN (Liu et al., ACM MM 2019)."""
+    """BFAN: attention in both directions, on the relevant fragments only. Source: BFAN (Liu et al., ACM MM 2019).
+
+    Attributes:
+        focal: fragments kept: weighing more than the plain mean (equal), or than a mean by confidence (prob).
+        lambda_softmax: inverse temperature of the attention.
+    """
 
     papers = (BFAN,)
     embeds = False
 
-    focal: Literal["equal", "prob"] = Field(
-        default="equal",
-        description="Fragments kept: weighing more than the plain mean (equal), or than a mean by confidence (prob).",
-    )
-    lambda_softmax: float = Field(default=20.0, gt=0.0, description="Inverse temperature of the attention.")
+    focal: Literal["equal", "prob"] = "equal"
+    lambda_softmax: float = Field(default=20.0, gt=0.0)

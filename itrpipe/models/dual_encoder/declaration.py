@@ -15,13 +15,17 @@ FROZEN_DROPOUT = 0.3
 
 
 class Augment(Settings):
-    """Changes of training images, which are drawn anew for every batch."""
+    """Changes of training images, which are drawn anew for every batch.
 
-    scale: float = Field(
-        default=0.5, gt=0, le=1, description="Smallest share of a photograph's area that a random crop keeps; 1: none."
-    )
-    flip: bool = Field(default=True, description="Mirror half of the images whose captions name no sides.")
-    randaugment: bool = Field(default=True, description="RandAugment: two operations, each on half of the images.")
+    Attributes:
+        scale: smallest share of a photograph's area that a random crop keeps; 1: none.
+        flip: mirror half of the images whose captions name no sides.
+        randaugment: apply two operations of RandAugment, each to half of the images.
+    """
+
+    scale: float = Field(default=0.5, gt=0, le=1)
+    flip: bool = True
+    randaugment: bool = True
 
 
 NO_CHANGES = Augment(scale=1.0, flip=False, randaugment=False)
@@ -33,61 +37,56 @@ class DualEncoder(BackboneSettings):
     A pretrained encoder is a hub id or a folder, of any type that transformers has an `AutoModel` of; a joint model
     such as CLIP is named as both. `random` is a small one of the given size with random weights: a ViT, or a BERT that
     reads our own vocabulary of words.
+
+    Attributes:
+        images: input of an image: its pixels, or frozen features: the mean region, all regions and their boxes as
+            tokens of a small Transformer, or the global vector.
+        vision: hub id or folder of the vision encoder, or `random`.
+        text: hub id or folder of the text encoder, or `random`.
+        vision_revision: branch, tag or commit of the hub id of `vision`.
+        text_revision: branch, tag or commit of the hub id of `text`.
+        embed_dim: width D of a joint space that each side is projected to; 0: no projection.
+        dropout: dropout of the vectors that are projected; .3 where those of images and of captions are frozen.
+        image_pool: vector of an image: the network's own, mean of all tokens, or the first; auto: own where it has one.
+        text_pool: vector of a caption: mean of its tokens (mean-all: of padding, too), first, last, or the network's
+            own; auto: as its folder says, else own of a joint model, else mean.
+        normalisation: mean and deviation of colours: those of the encoder's image processor, or CLIP's.
+        augment: changes of training images.
+        clean_captions: lower-case captions and drop punctuation.
+        max_words: words kept of a caption.
+        gradient_checkpointing: compute activations anew in the backward pass: a third slower, far less memory.
+        image_size: height and width in pixels that a random vision encoder sees.
+        patch_size: side of its patches in pixels.
+        width: hidden width of random encoders.
+        heads: their attention heads.
+        vision_layers: layers of a random vision encoder, or over region tokens.
+        text_layers: layers of a random text encoder.
     """
 
     papers = (FNE,)
     opens_encoders = True
     multiples = (("width", "heads"),)
 
-    images: Literal["pixels", "regions", "region-tokens", "global"] = Field(
-        default="pixels",
-        description="Input of an image: its pixels, or frozen features: the mean region, all regions and their "
-        "boxes as tokens of a small Transformer, or the global vector.",
-    )
-    vision: str = Field(
-        default="google/vit-base-patch16-384", min_length=1, description="Vision encoder: hub id, folder or 'random'."
-    )
-    text: str = Field(
-        default="bert-base-uncased", min_length=1, description="Text encoder: hub id, folder or 'random'."
-    )
-    vision_revision: str = Field(default="main", description="Branch, tag or commit of the hub id of `vision`.")
-    text_revision: str = Field(default="main", description="Branch, tag or commit of the hub id of `text`.")
-    embed_dim: int = Field(
-        default=0,
-        ge=0,
-        le=WIDEST,
-        description="Width D of a joint space that each side is projected to; 0: no projection.",
-    )
-    dropout: Dropout = Field(
-        default=0.0,
-        description="Dropout of the vectors that are projected; .3 where those of images and of captions are frozen.",
-    )
-    image_pool: Literal["auto", "mean", "cls", "own"] = Field(
-        default="auto",
-        description="Image vector: the network's own, mean of all tokens, or the first; auto: own where it has one.",
-    )
-    text_pool: Literal["auto", "mean", "mean-all", "cls", "last", "own"] = Field(
-        default="auto",
-        description="Caption vector: mean of its tokens (mean-all: of padding too), first, last, or the network's own; "
-        "auto: as its folder says, else own of a joint model, else mean.",
-    )
-    normalisation: Literal["own", "clip"] = Field(
-        default="own", description="Mean and deviation of colours: those of the encoder's image processor, or CLIP's."
-    )
-    augment: Augment = Field(default_factory=Augment, description="Changes of training images.")
-    clean_captions: bool = Field(default=True, description="Lower-case captions and drop punctuation.")
-    max_words: Length = Field(default=30, description="Words kept of a caption.")
-    gradient_checkpointing: bool = Field(
-        default=False, description="Compute activations anew in the backward pass: a third slower, far less memory."
-    )
-    image_size: tuple[int, int] = Field(
-        default=(96, 128), description="Height and width in pixels that a random vision encoder sees."
-    )
-    patch_size: Length = Field(default=16, description="Side of its patches in pixels.")
-    width: Width = Field(default=128, description="Hidden width of random encoders.")
-    heads: Depth = Field(default=4, description="Their attention heads.")
-    vision_layers: Depth = Field(default=3, description="Layers of a random vision encoder, or over region tokens.")
-    text_layers: Depth = Field(default=2, description="Layers of a random text encoder.")
+    images: Literal["pixels", "regions", "region-tokens", "global"] = "pixels"
+    vision: str = Field(default="google/vit-base-patch16-384", min_length=1)
+    text: str = Field(default="bert-base-uncased", min_length=1)
+    vision_revision: str = "main"
+    text_revision: str = "main"
+    embed_dim: int = Field(default=0, ge=0, le=WIDEST)
+    dropout: Dropout = 0.0
+    image_pool: Literal["auto", "mean", "cls", "own"] = "auto"
+    text_pool: Literal["auto", "mean", "mean-all", "cls", "last", "own"] = "auto"
+    normalisation: Literal["own", "clip"] = "own"
+    augment: Augment = Field(default_factory=Augment)
+    clean_captions: bool = True
+    max_words: Length = 30
+    gradient_checkpointing: bool = False
+    image_size: tuple[int, int] = (96, 128)
+    patch_size: Length = 16
+    width: Width = 128
+    heads: Depth = 4
+    vision_layers: Depth = 3
+    text_layers: Depth = 2
 
     def reads(self) -> tuple[str, ...]:
         """Return what stands for an image; boxes are read where the features have some."""

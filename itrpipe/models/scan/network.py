@@ -44,6 +44,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from itrpipe.models.base import (
+    ENCODERS,
     SCORERS,
     ImageBatch,
     Matcher,
@@ -124,7 +125,7 @@ class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
         vocabulary_size: number of token ids.
     """
 
-    by_rows = SCORERS
+    by_rows = ENCODERS | SCORERS
 
     def __init__(
         self,

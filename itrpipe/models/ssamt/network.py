@@ -27,6 +27,7 @@ Shapes: N pairs, B images, T captions, P phrases, W words, K regions, d model wi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,7 @@ from torch.nn import functional as F
 
 from itrpipe.errors import DataError
 from itrpipe.models.base import (
+    ENCODERS,
     SCORERS,
     ImageBatch,
     Matcher,
@@ -117,7 +119,8 @@ class Relevance:
     @property
     def text_fragments(self) -> Tensor:
         """[N] image and the mean phrase or word, mean_k cos(h^I, H^T_k)."""
-        return self.fragments.sum(dim=1) / self.fragments_real.sum(dim=1).clamp(min=1)
+        counts = self.fragments_real.sum(dim=1).clamp(min=1)
+        return self.fragments.sum(dim=1) / counts
 
 
 class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
@@ -135,7 +138,7 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         vocabulary_size: number of token ids.
     """
 
-    by_rows = SCORERS | {"relevance": (0, 1)}
+    by_rows = ENCODERS | SCORERS | {"relevance": (0, 1)}
 
     def __init__(self, settings: Ssamt, image_dim: int, vocabulary_size: int) -> None:
         super().__init__()
@@ -144,10 +147,11 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         self.embedding = InputEmbedding(settings, image_dim, vocabulary_size)
         self.intra_nodes = Nodes(width)
         self.inter_nodes = Nodes(width)
-        sizes = (width, settings.heads, settings.feed_forward_dim, settings.dropout)
-        self.text_layers = EncoderLayers(settings.layers, *sizes)
-        self.image_layers = EncoderLayers(settings.layers, *sizes)
-        self.inter_layers = EncoderLayers(settings.layers, *sizes)
+        inner = settings.feed_forward_dim
+        make_layers = partial(EncoderLayers, settings.layers, width, settings.heads, inner, settings.dropout)
+        self.text_layers = make_layers()
+        self.image_layers = make_layers()
+        self.inter_layers = make_layers()
         initialise(self)
         if settings.phase == "inter":
             for part in ("embedding", "intra_nodes", "text_layers", "image_layers"):
@@ -172,8 +176,8 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         phrase_tokens = texts.phrases.tokens
         kinds = texts.phrases.kinds
         words = self.embedding.words(texts.tokens)  # [T, W, d]
-        node, real_words = _node_and_real(words, texts.lengths).split([1, words.shape[1]], dim=1)
-        real = torch.cat([node, kinds >= 0, real_words], dim=1)
+        node_and_words = _node_and_real(words, texts.lengths)
+        real = torch.cat([node_and_words[:, :1], kinds >= 0, node_and_words[:, 1:]], dim=1)
         kinds = kinds.clamp(min=0)
         allowed = text_mask(phrase_tokens, real, self.settings.mask)
         states = self.text_layers(self.intra_nodes.before_words(words, kinds), allowed[:, None])

@@ -35,8 +35,6 @@ Shapes: N pairs, B images, R regions, T captions, W words, L positions of a sequ
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +43,7 @@ from torch import Tensor, nn
 from itrpipe.encoders.encoder import refuse_not_finite
 from itrpipe.errors import DataError
 from itrpipe.features.weights import read_state
-from itrpipe.models.base import ImageBatch, Matcher, RegionEncoding, TextBatch, WordEncoding, boxes_of
+from itrpipe.models.base import SCORERS, ImageBatch, Matcher, RegionEncoding, TextBatch, WordEncoding, boxes_of
 from itrpipe.models.uniter.declaration import Uniter
 
 NORM_EPSILON = 1e-12
@@ -65,14 +63,7 @@ class UniterEncoder(Matcher[RegionEncoding, WordEncoding]):
         vocabulary_size: number of token ids, `[MASK]` included.
     """
 
-    by_rows = MappingProxyType(
-        {
-            "score_matrix": (0,),
-            "score_pairs": (0, 1),
-            "score_at": (2, 3),
-            "read_at": (2, 3),
-        }
-    )
+    by_rows = SCORERS | {"read_at": (2, 3)}
 
     def __init__(self, settings: Uniter, image_dim: int, vocabulary_size: int) -> None:
         super().__init__()
@@ -80,8 +71,8 @@ class UniterEncoder(Matcher[RegionEncoding, WordEncoding]):
         width = settings.embed_dim
         self.text = TextEmbedding(width, settings.max_words, vocabulary_size)
         self.image = RegionEmbedding(width, image_dim)
-        sizes = (width, settings.heads, settings.feed_forward_dim, settings.dropout, NORM_EPSILON)
-        self.layers = EncoderLayers(settings.layers, *sizes)
+        inner = settings.feed_forward_dim
+        self.layers = EncoderLayers(settings.layers, width, settings.heads, inner, settings.dropout, NORM_EPSILON)
         self.pooler = nn.Linear(width, width)
         self.match = nn.Linear(width, 2)
         self.rank = nn.Linear(width, 1)
@@ -239,8 +230,9 @@ class UniterEncoder(Matcher[RegionEncoding, WordEncoding]):
 
         A tile ends where it is full, or where over a tenth of a sequence would be padding, unless it is small then.
         """
-        sizes = count.cpu()[image_rows.cpu()] + lengths.cpu()[text_rows.cpu()]
-        sizes, order = sizes.sort(stable=True, descending=True)
+        regions = count.cpu()[image_rows.cpu()]
+        words = lengths.cpu()[text_rows.cpu()]
+        sizes, order = (regions + words).sort(stable=True, descending=True)
         tokens = _TILE_SIZES[count.device.type] // self.settings.embed_dim
         start = 0
         while start < len(order):
@@ -382,7 +374,8 @@ class EncoderLayer(nn.Module):
             weight = self.project.weight
             bias = self.project.bias
             queries = F.linear(states[:, :first], weight[:width], bias[:width])
-            keys, values = F.linear(states, weight[width:], bias[width:]).chunk(2, dim=-1)
+            keys_and_values = F.linear(states, weight[width:], bias[width:])
+            keys, values = keys_and_values.chunk(2, dim=-1)
         by_head = (self.heads, -1)
         queries = queries.unflatten(-1, by_head).transpose(1, 2)  # [B, heads, n, d / heads]
         keys = keys.unflatten(-1, by_head).transpose(1, 2)
@@ -400,11 +393,11 @@ class EncoderLayers(nn.ModuleList):
 
     Args:
         count: how many.
-        sizes: of `EncoderLayer`.
+        width, heads, inner, dropout, epsilon: see `EncoderLayer`.
     """
 
-    def __init__(self, count: int, *sizes: Any) -> None:
-        super().__init__(EncoderLayer(*sizes) for _ in range(count))
+    def __init__(self, count: int, width: int, heads: int, inner: int, dropout: float, epsilon: float = 1e-5) -> None:
+        super().__init__(EncoderLayer(width, heads, inner, dropout, epsilon) for _ in range(count))
 
     @property
     def project(self) -> nn.Linear:
