@@ -38,7 +38,12 @@ class TrainingSet(Protocol):
 
     caption_image: np.ndarray
 
-    def pairs(self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None) -> Pairs:
+    def pairs(
+        self,
+        images: np.ndarray,
+        captions: np.ndarray,
+        rng: np.random.Generator | None = None,
+    ) -> Pairs:
         """Return batches of image rows and caption rows, [B] each; with `rng` images may be changed at random."""
         ...
 
@@ -195,7 +200,12 @@ class MomentumTwin(nn.Module):
     Source: FNE (Li et al., ACM MM 2023), Eq. 14, after MoCo (He et al., CVPR 2020).
     """
 
-    def __init__(self, model: nn.Module, momentum: float, evaluate: bool = True) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        momentum: float,
+        evaluate: bool = True,
+    ) -> None:
         super().__init__()
         shared: dict[int, Any] = {}
         trained = {}

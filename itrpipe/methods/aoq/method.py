@@ -130,7 +130,10 @@ def _adaptive_weight(reference: Tensor, online: Tensor, settings: Aoq) -> Tensor
     return settings.beta - gap / settings.alpha
 
 
-def online_pairs(scores: Tensor, not_negative: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def online_pairs(
+    scores: Tensor,
+    not_negative: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Return the scores of the two pairs that the hardest in-batch negatives of a positive pair form.
 
     Args:
@@ -197,7 +200,11 @@ class OfflineNegatives:
         self._texts = _RankedList(TEXTS, lists, settings.top_texts, weighed)
         self._images = _RankedList(IMAGES, lists, settings.top_images, weighed)
 
-    def draw(self, captions: np.ndarray, rng: np.random.Generator) -> OfflineQuintuplets:
+    def draw(
+        self,
+        captions: np.ndarray,
+        rng: np.random.Generator,
+    ) -> OfflineQuintuplets:
         """Draw the offline negatives of a batch.
 
         Args:
@@ -320,7 +327,12 @@ class AoqMethod(Method[Aoq]):
         batch.lowered = torch.where(chances > limits, math.inf, 0.0)
         return batch
 
-    def losses(self, model: AnyMatcher, batch: AoqBatch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: AnyMatcher,
+        batch: AoqBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `aoq` (Eq. 3, 4 or 5, summed over the batch) and the backbone's `auxiliary` loss of the positives.
 
         In the first `sum_epochs` epochs (paper: 0) it is `triplet`, over all negatives of the batch, instead;

@@ -301,7 +301,12 @@ class AsclMethod(Method[Ascl]):
             made["positives"] = self._with_noise(positives, rng)
         return AsclBatch(**vars(batch), made=made, seed=int(rng.integers(2**63)))
 
-    def losses(self, model: AsclEncoder, batch: AsclBatch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: AsclEncoder,
+        batch: AsclBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `ascl`: 1/2 L_I + 1/2 L_II&III (Eq. 7), or L_I alone where no positives are made ("w/o Pos").
 
         Both are among the statistics: the `caption_loss` of T, and that of T^+ with their own negatives.
@@ -332,7 +337,11 @@ class AsclMethod(Method[Ascl]):
             batch.statistics[f"loss_of_{name}"] = loss.detach()
         return {"ascl": torch.stack(losses).mean()}
 
-    def _with_noise(self, captions: TextBatch, rng: np.random.Generator) -> NoisyCaptions:
+    def _with_noise(
+        self,
+        captions: TextBatch,
+        rng: np.random.Generator,
+    ) -> NoisyCaptions:
         """Draw the noise of each caption."""
         noise = self.settings.noise
         if noise == "none":

@@ -140,9 +140,7 @@ class ContrastiveMethod(Method[Contrastive]):
         super().__init__(settings, data)
         self._sentences = sentences
         self._matches = matches
-        self._fitting: list[Any] = []  # pairs that fit although of two images
-        if decided is not None:
-            self._fitting.append(decided)
+        self._fitting: list[Any] = [] if decided is None else [decided]  # pairs that fit although of two images
         if settings.drop_duplicates:
             assert duplicates is not None, "drop_duplicates needs to know the captions; give build() duplicates"
             self._fitting.append(duplicates())
@@ -193,7 +191,11 @@ class ContrastiveMethod(Method[Contrastive]):
             np.random.default_rng([seed, epoch, 0, 2]),
         )
 
-    def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ContrastiveBatch:
+    def collate(
+        self,
+        captions: np.ndarray,
+        rng: np.random.Generator,
+    ) -> ContrastiveBatch:
         """Build the batch of the captions and their images, and of what is drawn for each."""
         settings = self.settings
         images = self.data.caption_image[captions]
@@ -315,7 +317,12 @@ class ContrastiveMethod(Method[Contrastive]):
         if self._state.statistics is not None:
             self._state.statistics.reset()
 
-    def losses(self, model: AnyMatcher, batch: ContrastiveBatch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: AnyMatcher,
+        batch: ContrastiveBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `contrastive`, `twins` by its objective, and the backbone's `auxiliary` loss, means over the batch."""
         settings = self.settings
         state = self._state
@@ -465,7 +472,11 @@ class ContrastiveMethod(Method[Contrastive]):
         return weights
 
 
-def above_positive(positive: Tensor, candidates: Tensor, settings: Contrastive) -> Tensor:
+def above_positive(
+    positive: Tensor,
+    candidates: Tensor,
+    settings: Contrastive,
+) -> Tensor:
     """Return the candidates, bool [B, C], that score so high beside the positive [B] that they are taken for matches.
 
     They are above p - r |p|, above p - a, or above `max_score`, with r the `relative_margin` and a the

@@ -347,7 +347,12 @@ class FneMethod(Method[Fne]):
         if self.settings.reset_each_epoch:
             self._state.statistics.reset()
 
-    def losses(self, model: EmbeddingModel, batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: EmbeddingModel,
+        batch: Batch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `fne` (Eq. 15), in the first epochs `triplet`, both means over the batch, and `auxiliary` / B."""
         settings = self.settings
         state = self._state

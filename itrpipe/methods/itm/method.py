@@ -105,7 +105,12 @@ class HardNegativesMethod(Method[Chosen]):
         pool = self.data.images(pool_images), self.data.texts(pool_captions)
         return ItmBatch({"pool": pool}, torch.from_numpy(own_images), rows=rows)
 
-    def pair_scores(self, model: UniterEncoder, batch: ItmBatch, pairs: PairRows) -> Tensor:
+    def pair_scores(
+        self,
+        model: UniterEncoder,
+        batch: ItmBatch,
+        pairs: PairRows,
+    ) -> Tensor:
         """Return scores [2 B, n] of pairs, of which each image and each caption is embedded once."""
         image_rows, image_places = torch.unique(pairs.images, return_inverse=True)
         text_rows, text_places = torch.unique(pairs.captions, return_inverse=True)
@@ -156,7 +161,12 @@ class ItmMethod(HardNegativesMethod[Itm]):
         UsageError: the training set is too small for so many negatives.
     """
 
-    def __init__(self, settings: Itm, data: TrainingSet, sentences: SentenceBank | None = None) -> None:
+    def __init__(
+        self,
+        settings: Itm,
+        data: TrainingSet,
+        sentences: SentenceBank | None = None,
+    ) -> None:
         super().__init__(settings, data)
         self._sentences = sentences
 
@@ -173,7 +183,12 @@ class ItmMethod(HardNegativesMethod[Itm]):
             )
         return batch
 
-    def losses(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: UniterEncoder,
+        batch: ItmBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `text_anchored` and `image_anchored`, means over anchors and negatives, and `twins` of that hinge."""
         rows = self.hard_rows(model, batch, epoch)
         scores = self.pair_scores(model, batch, rows)
@@ -185,7 +200,11 @@ class ItmMethod(HardNegativesMethod[Itm]):
         return terms
 
 
-def draw_others(excluded: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+def draw_others(
+    excluded: np.ndarray,
+    count: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
     """Draw rows [B, count] uniformly and without repetition from those not `excluded` bool [B, M], in random order."""
     keys = rng.random(excluded.shape, dtype=np.float32)
     keys[excluded] = 2.0

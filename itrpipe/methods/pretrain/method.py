@@ -68,7 +68,11 @@ def masked_texts(
     return MaskedTexts(texts, torch.from_numpy(tokens), torch.from_numpy(labels))
 
 
-def masked_word_logits(model: UniterEncoder, images: RegionEncoding, texts: MaskedTexts) -> Tensor:
+def masked_word_logits(
+    model: UniterEncoder,
+    images: RegionEncoding,
+    texts: MaskedTexts,
+) -> Tensor:
     """Predict the words at the M masked positions, copy by copy and from left to right.
 
     Args:
@@ -141,7 +145,12 @@ class PretrainMethod(Method[Pretrain]):
         UsageError: the training set is too small for so many negatives.
     """
 
-    def __init__(self, settings: Pretrain, data: TrainingSet, masks: CaptionMasks) -> None:
+    def __init__(
+        self,
+        settings: Pretrain,
+        data: TrainingSet,
+        masks: CaptionMasks,
+    ) -> None:
         super().__init__(settings, data)
         self._masks = masks
         images = len(self.captions_of)
@@ -173,7 +182,12 @@ class PretrainMethod(Method[Pretrain]):
             rows=rows.reshape(len(captions), -1),
         )
 
-    def losses(self, model: UniterEncoder, batch: PretrainBatch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: UniterEncoder,
+        batch: PretrainBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `matching`, of the heads of matching and ranking, and `words` (L_MLM), each with its weight."""
         settings = self.settings
         image_batch, _ = batch.pairs["positive"]

@@ -30,7 +30,11 @@ Matching = Callable[[np.ndarray, np.ndarray, int, int], Tensor]
 """Image rows [n], caption rows [n], P and W -> bool [n, P + W], phrases and words of captions that hold for images."""
 
 
-def two_way_loss(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor], margin: float) -> Tensor:
+def two_way_loss(
+    texts: tuple[Tensor, Tensor],
+    images: tuple[Tensor, Tensor],
+    margin: float,
+) -> Tensor:
     """Compute the triplet loss of both directions, a mean over the batch:
 
         mean_i [margin - F(i,i) + F(i,j)]+ + [margin - G(i,i) + G(k,i)]+
@@ -86,7 +90,12 @@ class SsamtMethod(Method[Ssamt]):
         super().__init__(settings, data)
         self._matching = matching
 
-    def losses(self, model: SsamtEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: SsamtEncoder,
+        batch: Batch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `intra` (L0), or `global`, `local` and `phrase` (L1, L2, L3) with their weights."""
         settings = self.settings
         images, texts = encode_pairs(model, batch.pairs["positive"])

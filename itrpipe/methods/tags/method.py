@@ -120,7 +120,12 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
             batch.known = self._masks.known(captions)
         return batch
 
-    def losses(self, model: UniterEncoder, batch: TagsBatch, epoch: int) -> dict[str, Tensor]:
+    def losses(
+        self,
+        model: UniterEncoder,
+        batch: TagsBatch,
+        epoch: int,
+    ) -> dict[str, Tensor]:
         """Return `text_anchored`, `image_anchored`, `words` (L_MLM) and `sentences` (L_ISTM), the last two weighted."""
         settings = self.settings
         count = len(batch.images)
