@@ -90,12 +90,15 @@ def listed_pairs(lists: np.ndarray, values: np.ndarray, candidates: np.ndarray) 
         Places of anchors and of candidates in the batch, int64 [n], and the values of these pairs, float32 [n].
     """
     rows, number = np.unique(candidates, return_inverse=True)
-    nearest = np.searchsorted(rows, lists).clip(max=len(rows) - 1)
-    anchors, columns = np.nonzero(rows[nearest] == lists)
+    size = max(int(rows[-1]), int(lists.max(initial=0))) + 1
+    numbers = np.full(size + 1, -1)  # the last one is that of entries below 0
+    numbers[rows] = np.arange(len(rows))
+    listed = numbers[lists.clip(min=-1)]
+    anchors, columns = np.nonzero(listed >= 0)
     listed_values = values[anchors, columns].astype(np.float32)
     # A candidate that the batch has several times makes as many pairs.
     places_of_row = Ragged.of_owners(number, len(rows))
-    places = places_of_row.take(nearest[anchors, columns])
+    places = places_of_row.take(listed[anchors, columns])
     entry = places.owners()
     return (
         torch.from_numpy(anchors[entry]),

@@ -147,7 +147,10 @@ class RecipePlanner:
 
     def _find_earlier(self, planned: Sequence[PlannedRun], runs: Sequence[RecipeRun]) -> None:
         """Find the finished evaluations of trainings that differ from planned ones in decisions alone."""
-        overrides = [override for override in self.options.overrides if override.key != DECISIONS]
+        overrides = []
+        for override in self.options.overrides:
+            if override.key != DECISIONS:
+                overrides.append(override)
         if len(overrides) == len(self.options.overrides):
             return
         without = replace(self, options=replace(self.options, overrides=overrides))

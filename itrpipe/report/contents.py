@@ -284,9 +284,13 @@ def _decided(
     """
     pairs = []
     for model in series:
-        runs = [run for run in newest_by_seed(model).values() if run.evaluation.name in runs_before]
+        runs = []
+        earlier = []
+        for run in newest_by_seed(model).values():
+            if run.evaluation.name in runs_before:
+                runs.append(run)
+                earlier.append(runs_before[run.evaluation.name])
         if runs:
-            earlier = [runs_before[run.evaluation.name] for run in runs]
             with_decisions = replace(model, all=tuple(runs))
             pairs.append((with_decisions, Series(f"{model.name} without decisions", tuple(earlier))))
     run = series[0].first
