@@ -58,7 +58,7 @@ def told_by(run: Run) -> dict[str, Any]:
 
 
 def rows_of_reports(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Read one row of every training whose model was not removed, those of a setting together."""
+    """Read one row of every training whose model was not removed, in an order that does not depend on the scores."""
     settings: dict[str, list[Run]] = defaultdict(list)
     for path in paths:
         for run in json.loads(path.read_text())["runs"]:
@@ -70,7 +70,8 @@ def rows_of_reports(paths: Iterable[Path]) -> list[dict[str, Any]]:
             for seed, run in sorted(seeds.items()):
                 names = {"setting": setting, "done": done, "baseline": int(run["baseline"]), "seed": seed}
                 rows.append(names | measures(run))
-    return rows
+    # Baselines come first, the plain one before all.
+    return sorted(rows, key=lambda row: (row["setting"], -row["baseline"], row["done"], row["seed"]))
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
