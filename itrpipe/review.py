@@ -398,14 +398,14 @@ def ranked_candidates(evaluated: Path) -> ReviewCandidates:
     judged = read_table(evaluated / JUDGED, _JUDGED_SCHEMA, "remove its folder and evaluate again")
     pairs = zip(judged["image_id"].to_pylist(), judged["caption_id"].to_pylist(), strict=True)
     places = candidates.places(pairs)
-    is_candidate = places >= 0
+    order = np.argsort(places)
+    order = order[places[order] >= 0]
     log_odds = np.array(judged["log_odds"].to_pylist(), dtype=np.float32)
-    order = np.argsort(places[is_candidate])
     probability = judged["probability"].to_numpy()
     return replace(
         candidates,
-        log_odds=log_odds[is_candidate][order],
-        probability=probability[is_candidate][order],
+        log_odds=log_odds[order],
+        probability=probability[order],
     )
 
 

@@ -24,6 +24,6 @@ def made(work: Work, folder: Path, workers: int = 1, warn: Callable[[str], None]
 def write_list(folder: Path, direction: str, mined: MinedList) -> None:
     """Writes one direction; `direction` is a key of `FILES`."""
     ids = HeldRows(np.char.encode(mined.anchor_ids.astype(str), "utf-8"))
-    with ListWriter(folder, {direction: ids}) as writer:
+    with ListWriter(folder, ids, ids) as writer:
         lists = CandidateLists(mined.candidates, mined.scores)
         writer.write(direction, slice(0, len(mined.candidates)), lists, mined.false_negative_probability)

@@ -182,6 +182,24 @@ def test_answers_reach_lists_the_second_training_and_the_report_by_the_command_t
         assert proposed[0] in done(invoke("review", "--model", "first", *split, *data))
 
 
+def test_review_knows_the_command_of_a_recipe_with_the_data_folder_before_run(
+    source: Path,
+    encoders: tuple[object, ...],
+    data_root: Path,
+    tmp_path: Path,
+    invoke: Invoke,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ITRPIPE_DATA", "")  # the option sets it
+    command = ["--data", data_root, "run", "photos", "--source", source, *encoders, *QUICK]
+    done(invoke(*command))
+    table = tmp_path / "ada.csv"
+    table.write_text("image_id,caption_id,answer\nabsent,absent,fits\n")
+    out = done(invoke("review", "--model", "first", "--merge", table, "--data", data_root))
+    words = ["itrpipe", *map(str, command), "--decisions", str(DecisionFile.of(data_root, "photos").path)]
+    assert out.splitlines()[-1] == f"next: {shlex.join(words)}"
+
+
 def test_without_an_earlier_run_nothing_is_said_of_before(
     source: Path, encoders: tuple[object, ...], data_root: Path, tmp_path: Path, invoke: Invoke
 ) -> None:

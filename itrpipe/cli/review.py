@@ -1,7 +1,6 @@
 """Show judgements of pairs of image and caption, and choose the pairs that people judge."""
 
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -80,25 +79,25 @@ def say_next(request: Request, decisions: Path) -> None:
         return
     request.reporter.say(f"decisions: {decisions}")
     command = read_manifest(request.step.location.folder).command
-    if command.startswith("itrpipe run "):
-        recipe = shlex.split(command)[2]
+    words = _without("--data", command)  # it may stand before `run` and before the recipe
+    if words[:2] == ["itrpipe", "run"]:
         commands = load_definition(request.root, request.dataset).commands
-        command = commands.get(recipe, command)
+        command = commands.get(words[2], command)
     else:
         command = request.command_of(request.step)
-    words = _without_decisions(shlex.split(command))
+    words = _without("--decisions", command)
     words += ["--decisions", str(decisions)]
     request.reporter.say(f"next: {shlex.join(words)}")
 
 
-def _without_decisions(words: Iterable[str]) -> list[str]:
-    """Return the words of a command without the decisions that it read."""
+def _without(option: str, command: str) -> list[str]:
+    """Return the words of a command without an option and its value."""
     left = []
-    remaining = iter(words)
-    for word in remaining:
-        if word == "--decisions":
-            next(remaining)
-        elif not word.startswith("--decisions="):
+    words = iter(shlex.split(command))
+    for word in words:
+        if word == option:
+            next(words)
+        elif not word.startswith(f"{option}="):
             left.append(word)
     return left
 

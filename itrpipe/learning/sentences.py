@@ -206,7 +206,8 @@ def mask_captions(
     is_first = (keys == keys.max(axis=2, keepdims=True, initial=-1.0)) & is_usable
     is_chosen = np.where(is_chosen.any(axis=2, keepdims=True), is_chosen, is_first)
 
-    is_labelled = np.matmul(is_chosen.astype(np.float32), candidates.astype(np.float32)) > 0  # [T, K, W]
+    times_chosen = np.matmul(is_chosen.astype(np.float32), candidates.astype(np.float32))  # [T, K, W]
+    is_labelled = times_chosen > 0
     originals = np.broadcast_to(tokens[:, None], is_labelled.shape).astype(np.int64)
     written = np.full_like(originals, specials.mask_id)
     if noise:
@@ -436,6 +437,7 @@ class SentenceBank:
 
 def _text_batch(tokens: np.ndarray, lengths: np.ndarray) -> TextBatch:
     """Make a batch of captions [n, W], cut to the longest of them."""
-    tokens = tokens[:, : lengths.max(initial=1)].astype(np.int64)
+    width = lengths.max(initial=1)
+    tokens = tokens[:, :width].astype(np.int64)
     lengths = lengths.astype(np.int64)
     return TextBatch(torch.from_numpy(tokens), torch.from_numpy(lengths))

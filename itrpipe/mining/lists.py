@@ -366,15 +366,15 @@ class ListWriter(AbstractContextManager["ListWriter"]):
 
     Args:
         folder: that the files are written to.
-        anchor_ids: direction -> ids of all anchors, UTF-8.
+        image_ids, caption_ids: of all anchors, UTF-8.
 
     Attributes:
         widths: direction -> K, of those that were written.
     """
 
-    def __init__(self, folder: Path, anchor_ids: Mapping[str, Rows]) -> None:
+    def __init__(self, folder: Path, image_ids: Rows, caption_ids: Rows) -> None:
         self._folder = folder
-        self._anchor_ids = anchor_ids
+        self._anchor_ids = dict(zip(DIRECTIONS, (image_ids, caption_ids), strict=True))
         self._files: dict[str, pq.ParquetWriter] = {}
         self.widths: dict[str, int] = {}
 

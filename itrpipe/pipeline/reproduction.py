@@ -180,14 +180,16 @@ class RecipePlanner:
         if self.options.tiny:
             settings["title"] += TOYS
         common = self._planner(RecipeRun(method="", backbone=""))
-        for each in planned:
-            model = first_model(each.step.inputs) if each.step else None
-            if model and model.model:
-                settings["names"].append((model.location.name, model.model))
         inputs = {step.location.name: step for step in steps}
         for each in planned:
-            if each.before is not None and each.step is not None and each.step.location.name in inputs:
-                settings["before"].append((each.step.location.name, each.before.location.name))
+            if each.step is None:
+                continue
+            model = first_model(each.step.inputs)
+            if model.model:
+                settings["names"].append((model.location.name, model.model))
+            evaluation = each.step.location.name
+            if each.before is not None and evaluation in inputs:
+                settings["before"].append((evaluation, each.before.location.name))
                 inputs[each.before.location.name] = each.before
         report = common.plan(Need("report", "page", settings), inputs=inputs)
         if len(steps) == len(planned):
@@ -312,8 +314,11 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         _check_sizes(steps[0], recipe.source.expected, reporter)
         planned = planner.plan(runs)
     _remember(planner)
-    if len(runs) == len(recipe.run):
-        _remember_command(planner)
+    is_whole = len(runs) == len(recipe.run)
+    if is_whole:
+        # `serve` and `review` propose it with decisions.
+        commands = {name: command_line()}
+        redefine(planner.root, recipe.dataset, lambda now: now.adding(commands=commands))
 
     if options.keep_going:
         failures: dict[Path, ItrpipeError] = {}
@@ -332,7 +337,7 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         run([report], reporter)
         load_stage("report").show(folder, reporter)
         _say_judged(finished, reporter)
-        if len(runs) == len(recipe.run) and not options.tiny:
+        if is_whole and not options.tiny:
             if len(planned) == len(runs):
                 reporter.say("one seed gives no verdict; the same command with --seeds 5 trains the others as well")
             for command in recipe.next:
@@ -411,12 +416,6 @@ def _remember(planner: RecipePlanner) -> None:
         return now.adding(features=definition.features).model_copy(update={"prepare": definition.prepare})
 
     redefine(planner.root, recipe.dataset, remember)
-
-
-def _remember_command(planner: RecipePlanner) -> None:
-    """Write the command into the dataset's definition, so that `serve` and `review` propose it with decisions."""
-    command = command_line()
-    redefine(planner.root, planner.recipe.dataset, lambda now: now.adding(commands={planner.name: command}))
 
 
 def _say_judged(evaluations: Sequence[Step], reporter: Reporter) -> None:

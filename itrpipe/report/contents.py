@@ -190,11 +190,12 @@ def report_of(
     before = dict(options.before)
     shown = []
     earlier = []
-    for folder, manifest in evaluations:
+    for evaluation in evaluations:
+        folder, _ = evaluation
         if folder.name in before.values():
-            earlier.append((folder, manifest))
+            earlier.append(evaluation)
         else:
-            shown.append((folder, manifest))
+            shown.append(evaluation)
     test_sets = group_runs(shown, declared, dict(options.names))
     if not test_sets:
         raise MissingInputError("a report needs an evaluation; run `itrpipe evaluate` first")
@@ -211,22 +212,21 @@ def report_of(
     for run in itertools.chain.from_iterable(group_runs(earlier, declared, {})):
         earlier_runs[run.evaluation.name] = run
     runs_before = {after: earlier_runs[name] for after, name in before.items()}
-    runs, models, claims, timed, decided = [], [], [], [], []
+    compared = []
     for test_set in test_sets:
-        series, of_updates, of_time = _compared(test_set, data, options)
-        models.append(series)
-        claims.append(of_updates)
-        timed.append(of_time)
-        decided.append(_decided(series, runs_before, data, options))
-        for each in series:
-            runs += each.all
+        compared.append(_compared(test_set, runs_before, data, options))
+    models, claims, timed, decided = zip(*compared, strict=True)
+    runs = []
+    for series in itertools.chain.from_iterable(models):
+        runs += series.all
     artifacts = all_artifacts(runs)
     # Significance is corrected over all comparisons of the page.
     marked = mark_significant([*claims, *decided])
-    compared = zip(models, marked[: len(claims)], timed, marked[len(claims) :], strict=True)
+    claims = marked[: len(models)]
+    decided = marked[len(models) :]
     groups = []
-    for number, (series, of_updates, of_time, of_decisions) in enumerate(compared):
-        groups.append(_group(series, of_updates, of_time, of_decisions, data, options, f"set{number}"))
+    for number, comparisons in enumerate(zip(models, claims, timed, decided, strict=True)):
+        groups.append(_group(*comparisons, data, options, f"set{number}"))
 
     last = max(datetime.fromisoformat(run.manifest.finished) for run in runs)
     dataset = runs[0].manifest.dataset
@@ -249,39 +249,29 @@ def report_of(
 
 def _compared(
     runs: Sequence[EvaluatedRun],
+    runs_before: Mapping[str, EvaluatedRun],
     data: ShownData,
     options: ReportSettings,
-) -> tuple[list[Series], list[Comparison], list[Comparison]]:
-    """Return the models on one test set, and their differences to baselines of as many updates, and of as much time."""
+) -> tuple[list[Series], list[Comparison], list[Comparison], list[Comparison]]:
+    """Return the models on one test set, and their comparisons.
+
+    These are with baselines of as many updates, with baselines of as much time, and with the same trainings without
+    people's decisions, where these were evaluated, too (`runs_before`, by the names of evaluations with decisions).
+    """
     series = series_of(runs)
     gallery = data.gallery(runs[0].evaluation, runs[0].settings["split"])
     if options.compare:
         series = list(two_compared(series, options.compare))
     if gallery is None:
-        return series, [], []
+        return series, [], [], []
     how = gallery.split, options.bootstrap_samples, options.interval_level
     if options.compare:
         baseline, model = series
-        return series, compare_with_baselines([(model, baseline)], *how), []
+        return series, compare_with_baselines([(model, baseline)], *how), [], []
     of_updates = compare_with_baselines(pairs_with_baselines(series, UPDATES), *how)
     (of_time,) = mark_significant([compare_with_baselines(pairs_with_baselines(series, TIME), *how)])
-    return series, of_updates, of_time
 
-
-def _decided(
-    series: Sequence[Series],
-    runs_before: Mapping[str, EvaluatedRun],
-    data: ShownData,
-    options: ReportSettings,
-) -> list[Comparison]:
-    """Compare models with the same trainings without people's decisions, where these were evaluated, too.
-
-    Args:
-        series: of all runs on a test set.
-        runs_before: name of an evaluation -> the run without decisions.
-        data: datasets of the page.
-        options: of the page.
-    """
+    # Of a model, only the seeds that were evaluated both with and without decisions.
     pairs = []
     for model in series:
         runs = []
@@ -292,12 +282,9 @@ def _decided(
                 earlier.append(runs_before[run.evaluation.name])
         if runs:
             with_decisions = replace(model, all=tuple(runs))
-            pairs.append((with_decisions, Series(f"{model.name} without decisions", tuple(earlier))))
-    run = series[0].first
-    gallery = data.gallery(run.evaluation, run.settings["split"])
-    if gallery is None:
-        return []
-    return compare_with_baselines(pairs, gallery.split, options.bootstrap_samples, options.interval_level)
+            without = Series(f"{model.name} without decisions", tuple(earlier))
+            pairs.append((with_decisions, without))
+    return series, of_updates, of_time, compare_with_baselines(pairs, *how)
 
 
 def _group(
@@ -398,17 +385,21 @@ def _sections(
     yield Section("Details", details, open=True)
 
     # Queries of a model that has a baseline, else of the best.
+    first_group = groups[0]
     baseline = None
-    if groups[0].claims:
-        series, baseline = groups[0].claims[0].series, groups[0].claims[0].baseline
+    if first_group.claims:
+        claim = first_group.claims[0]
+        series = claim.series
+        baseline = claim.baseline
     else:
-        series = max(groups[0].series, key=rsum_of)
+        series = max(first_group.series, key=rsum_of)
     gallery = data.gallery(series.first.evaluation, series.first.settings["split"])
+    names = dict(options.names)
     found, likely = [], []
     if gallery is not None:
         found = retrieval_examples(series, baseline, gallery, options.examples)
-        likely = negatives.likely_answers(series, gallery, dict(options.names), options.examples)
-    hardest, likely_mined = negatives.mining_parts(artifacts, dict(options.names), data.gallery, options.examples)
+        likely = negatives.likely_answers(series, gallery, names, options.examples)
+    hardest, likely_mined = negatives.mining_parts(artifacts, names, data.gallery, options.examples)
     yield Section("Likelier right than not", [*likely, *likely_mined], open=True)
     yield Section("What it finds", found, open=True)
     yield Section("The hardest negatives", hardest, open=True)

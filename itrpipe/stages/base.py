@@ -159,6 +159,10 @@ class Job:
         """Return the folder for what only resuming needs; it is gone from the finished artifact."""
         return self.folder / WORK
 
+    def input_folders(self) -> dict[str, Path]:
+        """Return the absolute folders of the inputs, by their names."""
+        return {name: artifact.folder.absolute() for name, artifact in self.inputs.items()}
+
     def made(self, work: Work, folder: str = PARTS) -> Made:
         """Make every part of a map that is not there yet, where the execution settings say.
 

@@ -73,6 +73,5 @@ class EncodeStage(Stage):
         """Write vectors.arrays and encoder/."""
         from itrpipe.training.frozen import FrozenEncoding
 
-        folders = {name: artifact.folder.absolute() for name, artifact in job.inputs.items()}
-        work = FrozenEncoding(job.settings, folders, job.execution.block, job.execution.device)
+        work = FrozenEncoding(job.settings, job.input_folders(), job.execution.block, job.execution.device)
         job.metrics |= work.join(job.made(work).paths, job.folder)

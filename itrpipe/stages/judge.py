@@ -82,7 +82,7 @@ class JudgeStage(Stage):
         judge = judge_name(settings.judge)
         if judge.kind != "fne" and job.inputs["prepare"].manifest.metrics.get("captions_with_text") == 0:
             raise UsageError(f"--judge {judge} reads captions, of which the given files hold no text; leave it out")
-        folders = {name: artifact.folder.absolute() for name, artifact in job.inputs.items()}
+        folders = job.input_folders()
         folders["model"] = first_model(job.inputs).folder.absolute()
         pairs = candidate_pairs(folders[SEARCH])
         opening = partial(open_material, folders, looks=judge.looks)

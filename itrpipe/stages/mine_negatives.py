@@ -121,7 +121,7 @@ def _search(job: Job) -> None:
     from itrpipe.datasets.truth import TRUTH_FILE, known_pairs
     from itrpipe.engine.run import Maps
     from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows
-    from itrpipe.mining.lists import DIRECTIONS, ListWriter
+    from itrpipe.mining.lists import ListWriter
     from itrpipe.mining.mine import mine_split
     from itrpipe.mining.statistics import summary
     from itrpipe.storage.disk import require_space, write_json
@@ -165,8 +165,7 @@ def _search(job: Job) -> None:
 
         second = second_model(settings, execution, job.inputs, embeddings)
 
-    anchors = dict(zip(DIRECTIONS, (embeddings.image_ids, embeddings.caption_ids), strict=True))
-    with ListWriter(job.folder, anchors) as lists:
+    with ListWriter(job.folder, embeddings.image_ids, embeddings.caption_ids) as lists:
         statistics = mine_split(
             embeddings.images,
             embeddings.texts,
@@ -201,7 +200,7 @@ def _mark(job: Job) -> None:
     from itrpipe.datasets.truth import Decided
     from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
     from itrpipe.mining.judged import CALIBRATION, Judgement, candidate_pairs, mark_lists
-    from itrpipe.mining.lists import DIRECTIONS, ListWriter
+    from itrpipe.mining.lists import ListWriter
     from itrpipe.mining.statistics import sentences
     from itrpipe.storage.disk import read_json, write_json
 
@@ -232,8 +231,7 @@ def _mark(job: Job) -> None:
         write_json(job.folder / CALIBRATION, asdict(judgement.calibration))
 
     statistics = read_json(searched / STATISTICS)
-    anchors = dict(zip(DIRECTIONS, (embeddings.image_ids, embeddings.caption_ids), strict=True))
-    with ListWriter(job.folder, anchors) as lists:
+    with ListWriter(job.folder, embeddings.image_ids, embeddings.caption_ids) as lists:
         mark_lists(searched, statistics, lists.write, judgement, decided)
     if decided is not None:
         answers, is_judged = decided.answers(candidate_pairs(searched))

@@ -109,8 +109,7 @@ class SynthesizeStage(Stage):
             from itrpipe.synthesis.language_model import LanguageModel, fluency
 
             reader = LanguageModel(settings.language_model, resolve_device(device), job.warn)
-        folders = {name: artifact.folder.absolute() for name, artifact in job.inputs.items()}
-        opening = partial(open_maker, settings, folders, device)
+        opening = partial(open_maker, settings, job.input_folders(), device)
         writing_device = device if isinstance(settings, ByModel) else "cpu"
         work = Writing(opening, settings.block, writing_device)
         opened = work.opened

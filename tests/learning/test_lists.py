@@ -23,7 +23,7 @@ def example() -> MinedList:
 def test_lists_written_a_few_anchors_at_a_time_are_read_as_one(tmp_path, at_once, guarded):
     whole, probability = example(), np.random.default_rng(1).random((7, 4)).astype(np.float32)
     ids = HeldRows(np.char.encode(whole.anchor_ids, "utf-8"))
-    with ListWriter(tmp_path, {"images_for_texts": ids}) as writer:
+    with ListWriter(tmp_path, ids, ids) as writer:
         for start in range(0, 7, at_once):
             part = slice(start, start + at_once)
             given = probability[part] if guarded else None
@@ -43,7 +43,8 @@ def test_lists_written_a_few_anchors_at_a_time_are_read_as_one(tmp_path, at_once
 def test_rows_beyond_2_31_are_kept(tmp_path):
     rows = np.array([[2**31, 5], [2**32 - 2, -1], [2**31 - 1, 0]])
     scores = np.ones((3, 2), np.float16)
-    with ListWriter(tmp_path, {"texts_for_images": HeldRows(np.array([b"a", b"b", b"c"]))}) as writer:
+    ids = HeldRows(np.array([b"a", b"b", b"c"]))
+    with ListWriter(tmp_path, ids, ids) as writer:
         writer.write("texts_for_images", slice(0, 2), CandidateLists(rows[:2], scores[:2]))
         writer.write("texts_for_images", slice(2, 3), CandidateLists(rows[2:], scores[2:]))
     found = read_list(tmp_path, "texts_for_images").candidates

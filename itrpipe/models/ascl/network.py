@@ -65,7 +65,7 @@ from itrpipe.models.base import (
 )
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.network import Encoders, open_text, random_text
-from itrpipe.models.scan.network import NORM_EPSILON
+from itrpipe.models.scan.network import cosines
 
 TILE = 16
 """Images of a tile, and captions."""
@@ -276,7 +276,8 @@ class CrossModalFusion(nn.Module):
         text = self.global_text(words).transpose(-3, -2)
         image = seen + gate * (whole - seen)
         squared = image.square().sum(dim=-1) * text.square().sum(dim=-1)
-        overall = _cosines((image * text).sum(dim=-1), squared)
+        inner = (image * text).sum(dim=-1)
+        overall = cosines(inner, squared)
         return self.u1 * local + (1 - self.u1) * overall
 
 
@@ -319,25 +320,19 @@ def attend(looking: FusionSide, context: FusionSide, scale: float) -> tuple[Tens
     """
     products = scale * torch.einsum("...nqhd,...cshd->...cnqhs", looking.queries, context.keys)
     padding = ~context.real[..., :, None, None, None, :]
-    weights = products.masked_fill(padding, float("-inf")).softmax(dim=-1).flatten(-2)  # [..., C, N, Q, H S]
-    compared = torch.einsum("...nqhd,...cshd->...cnqhs", looking.compared, context.keys).flatten(-2)
-    inner = (weights * compared).sum(dim=-1)  # [..., C, N, Q]
+    products = products.masked_fill(padding, float("-inf"))
+    weights = products.softmax(dim=-1).flatten(-2)  # [..., C, N, Q, H S]
+    compared = torch.einsum("...nqhd,...cshd->...cnqhs", looking.compared, context.keys)
+    inner = (weights * compared.flatten(-2)).sum(dim=-1)  # [..., C, N, Q]
     mixed = torch.einsum("...cnqk,...ckl->...cnql", weights, context.gram)
-    squared = (weights * mixed).sum(dim=-1)
-    squared = squared * looking.vectors.square().sum(dim=-1)[..., None, :, :]
+    context_squared = (weights * mixed).sum(dim=-1)
+    query_squared = looking.vectors.square().sum(dim=-1)  # [..., N, Q]
+    all_cosines = cosines(inner, context_squared * query_squared[..., None, :, :])
     share = looking.real / looking.real.sum(dim=-1, keepdim=True)
     share = share[..., None, :, :]  # [..., 1, N, Q]
-    mean_cosines = (_cosines(inner, squared) * share).sum(dim=-1)
+    mean_cosines = (all_cosines * share).sum(dim=-1)
     mean_weights = (weights * share[..., None]).sum(dim=-2)  # [..., C, N, H S]
     return mean_cosines, mean_weights @ context.values
-
-
-def _cosines(inner: Tensor, squared: Tensor) -> Tensor:
-    """Compute cosines from inner products and the products of the squared lengths.
-
-    A vector of no length, such as a word that noise has cut off, has cosine zero; its gradient is passed on unscaled.
-    """
-    return inner * squared.masked_fill(squared <= NORM_EPSILON**2, 1.0).rsqrt()
 
 
 def open_encoders(settings: Ascl, global_dim: int, boxes: bool = False, trained: Path | None = None) -> Encoders:

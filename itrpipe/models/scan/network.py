@@ -185,13 +185,15 @@ class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
             region_vectors = regions.rows.unflatten(0, regions.gram.shape[:2])
             word_vectors = words.rows.unflatten(0, words.gram.shape[:2])
             affinity = region_vectors @ word_vectors.mT  # [B, R, W]
+            to_regions = self.scoring.words_to_regions
+            to_words = self.scoring.regions_to_words
             scores = []
-            if self.scoring.words_to_regions:
+            if to_regions:
                 products = affinity[..., None]
-                scores.append(attended_scores(products, regions, words, self.scoring.words_to_regions, paired=True))
-            if self.scoring.regions_to_words:
+                scores.append(attended_scores(products, regions, words, to_regions, paired=True))
+            if to_words:
                 products = affinity.mT[..., None]
-                scores.append(attended_scores(products, words, regions, self.scoring.regions_to_words, paired=True))
+                scores.append(attended_scores(products, words, regions, to_words, paired=True))
             return torch.stack(scores).sum(dim=0)[:, 0]
 
 
@@ -313,9 +315,7 @@ def attended_scores(
     inner = _multiply(weights, affinity).sum(dim=1)  # [C, Q, N], q . w
     query_squared = queries.gram.diagonal(dim1=1, dim2=2)
     squared = _as_queries(query_squared, paired) * squared  # |q|^2 |w|^2
-    # A vector of no length (rounding may even leave it below zero) has relevance zero. Published is a division by
-    # max(|q| |w|, epsilon), which multiplies its gradient by 1/epsilon; here that is passed on unscaled.
-    relevance = inner * squared.masked_fill(squared <= NORM_EPSILON**2, 1.0).rsqrt()
+    relevance = cosines(inner, squared)
 
     if attention.aggregation in ("LogSumExp", "Max"):
         if padding is not None:
@@ -333,6 +333,16 @@ def attended_scores(
     if paired:
         counts = counts[:, None]
     return total / counts
+
+
+def cosines(inner: Tensor, squared: Tensor) -> Tensor:
+    """Compute cosines from inner products and the products of the squared lengths.
+
+    A vector of no length has cosine zero: padding, a word that noise has cut off, or one that rounding leaves below
+    zero. Published is a division by max(|q| |w|, epsilon), which multiplies its gradient by 1/epsilon; here that is
+    passed on unscaled.
+    """
+    return inner * squared.masked_fill(squared <= NORM_EPSILON**2, 1.0).rsqrt()
 
 
 def _multiply(values: Tensor, factor: Tensor | float) -> Tensor:

@@ -196,7 +196,7 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         height = max(1, min(num_images, int(pairs**0.5)))
         blocks = [images[rows] for rows in torch.arange(num_images, device=device).split(height)]
         order = texts.real.sum(dim=1).argsort(stable=True)
-        groups = order.split(max(1, pairs // height))
+        groups = order.split(pairs // height)
         captions = ((rows, texts[rows].without_common_padding()) for rows in groups)
 
         def score_tile(images: SsamtImages, texts: SsamtTexts) -> Tensor:
@@ -246,15 +246,17 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
 
         vectors = unit_vectors(states)  # [N, n + m, d]
         text, image = vectors.split([real_text.shape[1], real_image.shape[1]], dim=1)
+        text_node = text[:, 0]
+        image_node = image[:, 0]
         real_fragments = real_text[:, 1:]
         real_regions = real_image[:, 1:]
         with torch.autocast(vectors.device.type, enabled=False):
-            fragments = (text[:, 1:] @ image[:, 0, :, None]).squeeze(-1)
+            fragments = (text[:, 1:] @ image_node[..., None]).squeeze(-1)
             fragments = fragments.masked_fill(~real_fragments, 0.0)
-            regions = (image[:, 1:] @ text[:, 0, :, None]).squeeze(-1)
+            regions = (image[:, 1:] @ text_node[..., None]).squeeze(-1)
             regions = regions.masked_fill(~real_regions, 0.0)
         return Relevance(
-            whole=(text[:, 0] * image[:, 0]).sum(dim=-1),
+            whole=(text_node * image_node).sum(dim=-1),
             fragments=fragments,
             fragments_real=real_fragments,
             regions=regions.sum(dim=1) / real_regions.sum(dim=1),
@@ -356,7 +358,7 @@ def pair_mask(text: Tensor, real_text: Tensor, real_image: Tensor, rule: str) ->
     """
     image_node = text.shape[1]
     real = torch.cat([real_text, real_image], dim=1)
-    allowed = real[:, None].repeat(1, real.shape[1], 1)
+    allowed = real.new_ones(*real.shape, real.shape[1])
     allowed[:, :image_node, :image_node] = text
     if rule != "none":
         allowed[:, 0, image_node + 1 :] = False  # 1: C^T sees no region

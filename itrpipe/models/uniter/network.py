@@ -376,12 +376,14 @@ class EncoderLayer(nn.Module):
             queries = F.linear(states[:, :first], weight[:width], bias[:width])
             keys_and_values = F.linear(states, weight[width:], bias[width:])
             keys, values = keys_and_values.chunk(2, dim=-1)
-        by_head = (self.heads, -1)
-        queries = queries.unflatten(-1, by_head).transpose(1, 2)  # [B, heads, n, d / heads]
-        keys = keys.unflatten(-1, by_head).transpose(1, 2)
-        values = values.unflatten(-1, by_head).transpose(1, 2)
+
+        def by_head(vectors: Tensor) -> Tensor:  # [B, heads, n, d / heads]
+            return vectors.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
         dropout = self.dropout if self.training else 0.0
-        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=allowed, dropout_p=dropout)
+        attended = F.scaled_dot_product_attention(
+            by_head(queries), by_head(keys), by_head(values), attn_mask=allowed, dropout_p=dropout
+        )
         attended = self.output(attended.transpose(1, 2).reshape(batch, -1, width))
         states = self.attention_norm(states[:, :first] + F.dropout(attended, self.dropout, self.training))
         forwarded = F.dropout(self.feed_forward(states), self.dropout, self.training)

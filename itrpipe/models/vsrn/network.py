@@ -191,7 +191,8 @@ class RegionCaptioner(nn.Module):
         """
         # Lengths are read on the host, so that shapes wait for no device.
         longest = self.max_length
-        steps, order = texts.host_lengths.clamp(max=longest - 1).sort(descending=True, stable=True)
+        steps = texts.host_lengths.clamp(max=longest - 1)
+        steps, order = steps.sort(descending=True, stable=True)
         order = to_device(order, texts.tokens.device)
         # One more pad token, to predict after a caption that fills the width.
         labels = F.pad(texts.tokens[order, :longest], (0, 1), value=PAD)
@@ -211,10 +212,11 @@ class RegionCaptioner(nn.Module):
         width = hidden.shape[1]
 
         # The part of the gates that words alone decide, for all steps at once.
-        weight_words, weight_context = self.decoder_rnn.weight_ih.split([self.embed.embedding_dim, width], dim=1)
+        decoder = self.decoder_rnn
+        weight_words, weight_context = decoder.weight_ih.split([self.embed.embedding_dim, width], dim=1)
         words = F.dropout(self.embed(inputs.data), self.dropout, self.training)  # [P, words]
         batch_sizes = inputs.batch_sizes.tolist()
-        word_gates = F.linear(words, weight_words, self.decoder_rnn.bias_ih).split(batch_sizes)  # [b, 3H] each
+        word_gates = F.linear(words, weight_words, decoder.bias_ih)  # [P, 3H]
 
         # Attention on region o_r in state h is softmax_r of u . tanh(W [o_r; h] + b). As tanh(x) = 2 sigmoid(2x) - 1,
         # it is that of 2u . sigmoid(2W [o_r; h] + 2b) too: a softmax does not see the constant. Sigmoid is several
@@ -222,16 +224,17 @@ class RegionCaptioner(nn.Module):
         weight_memory, weight_query = (2 * self.attention.weight).split(width, dim=1)
         keys = F.linear(memory, weight_memory, 2 * self.attention.bias)  # [B, R, H]: 2W o_r + 2b
         score = 2 * self.attention_score.weight[0]  # [H]
-        weight_hidden = torch.cat([self.decoder_rnn.weight_hh, weight_query])  # [4H, H]: gates and 2W h in one product
-        bias_hidden = F.pad(self.decoder_rnn.bias_hh, (0, width))
+        weight_hidden = torch.cat([decoder.weight_hh, weight_query])  # [4H, H]: gates and 2W h in one product
+        bias_hidden = F.pad(decoder.bias_hh, (0, width))
 
         states = []
-        for size, gates in zip(batch_sizes, word_gates, strict=True):
+        for size, gates in zip(batch_sizes, word_gates.split(batch_sizes), strict=True):
             if size < len(hidden):  # shorter captions have ended
                 keys = keys[:size]
                 memory = memory[:size]
                 hidden = hidden[:size]
-            from_hidden, query = F.linear(hidden, weight_hidden, bias_hidden).split([3 * width, width], dim=1)
+            products = F.linear(hidden, weight_hidden, bias_hidden)
+            from_hidden, query = products.split([3 * width, width], dim=1)
             energy = torch.sigmoid(keys + query[:, None]) @ score  # [b, R]
             attention = energy.softmax(dim=1)[:, None]
             context = (attention @ memory)[:, 0]  # [b, H]
