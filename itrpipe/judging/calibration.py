@@ -17,10 +17,13 @@ import numpy as np
 from itrpipe.judging.shares import LEAST, wilson
 
 RIDGE = 0.3
-"""Penalty of half the squares of the weights of standardised log-odds, and of the bias's distance from the share.
+"""Penalty of half the squares of the distance from the default curve, for standardised log-odds.
 
-It is small beside what `LEAST` decisions tell, and keeps weights finite where judges separate all answers.
+It is small beside what `LEAST` decisions tell. It keeps weights finite where judges separate all answers, and near the
+default curve where few answers are right.
 """
+LEAST_OF_A_KIND = 10
+"""Answers of the rarer kind from which on a judge is said to know nothing if they do not show that it does."""
 _FOLDS = 5
 _BINS = 10
 _LEAST_SPREAD = 1e-3
@@ -54,8 +57,9 @@ class Calibration:
         weights: of each judge, 0 or more.
         bias: of the curve.
         decisions: n.
-        knows: False where the answers do not show that the judges know anything, by the area's interval of 99 %; then
-            all pairs have the same probability: the share of right answers, at most one half.
+        knows: False where the answers do not show that the judges know anything, by the area's interval of 99 %,
+            although ten are of either kind, or where all are the same; then all pairs have the same probability: the
+            share of right answers, at most one half.
         auc: None where nothing was fitted, or all answers are the same.
         precision, recall: of the pairs above one half; None where there are none.
         reliability: bins by rising probability that hold decisions.
@@ -118,7 +122,7 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
         area, draws = area_under_curve(scores, answers)
         auc = Area(area, *wilson(area, draws))
         low, _ = wilson(area, draws, NormalDist().inv_cdf(0.995))
-        knows = low > 0.5
+        knows = low > 0.5 or min(answers.sum(), (~answers).sum()) < LEAST_OF_A_KIND
     if knows:
         weights, bias = _fit(log_odds, answers)
     else:
@@ -172,20 +176,25 @@ def area_under_curve(scores: np.ndarray, answers: np.ndarray) -> tuple[float, fl
 
 
 def _fit(log_odds: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, float]:
-    """Fit weights [J] and bias; a judge whose weight would be negative is left out, the worst first."""
+    """Fit weights [J] and bias.
+
+    A judge that says the same of all is left out, and one whose weight would be negative, the worst first.
+    """
     centre = log_odds.mean(axis=0)
-    spread = np.maximum(log_odds.std(axis=0), _LEAST_SPREAD)
-    features = np.column_stack([(log_odds - centre) / spread, np.ones(len(answers))])
-    start = np.append(np.zeros(len(centre)), _share_log_odds(answers))
-    is_used = np.ones(len(start), dtype=bool)
-    while True:
-        weights = np.zeros(len(start))
-        weights[is_used] = _maximise_likelihood(features[:, is_used], answers, start[is_used])
-        if (weights[:-1] >= 0).all():
+    spread = log_odds.std(axis=0)
+    standard = (log_odds - centre) / np.maximum(spread, _LEAST_SPREAD)
+    weights = np.zeros(len(centre))
+    bias = _share_log_odds(answers)
+    used = np.flatnonzero(spread > _LEAST_SPREAD)
+    while len(used):
+        features = np.column_stack([standard[:, used], np.ones(len(answers))])
+        default = np.append(spread[used] / len(used), centre[used].mean())
+        *slopes, bias = _maximise_likelihood(features, answers, default)
+        if min(slopes) >= 0:
+            weights[used] = slopes / spread[used]
             break
-        is_used[weights[:-1].argmin()] = False
-    slopes = weights[:-1] / spread
-    return slopes, float(weights[-1] - slopes @ centre)
+        used = np.delete(used, np.argmin(slopes))
+    return weights, float(bias - weights @ centre)
 
 
 def _maximise_likelihood(features: np.ndarray, answers: np.ndarray, start: np.ndarray) -> np.ndarray:

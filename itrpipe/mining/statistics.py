@@ -313,5 +313,7 @@ def judged_sentences(statistics: Mapping[str, Any]) -> list[str]:
         directions_of_count.setdefault(count, []).append(words)
     for count, directions in directions_of_count.items():
         words = " and ".join(directions)
+        if len(directions) > 1:
+            words += ", each"
         lines.append(f"{words}: {count} candidates are likelier right than not (probability above one half)")
     return lines

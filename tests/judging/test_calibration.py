@@ -104,6 +104,18 @@ def test_answers_that_are_all_the_same_tell_nothing(answer: bool) -> None:
     assert calibration.probabilities(np.zeros((1, 1)))[0] == pytest.approx(0.5 if answer else 0, abs=0.01)
 
 
+def test_a_few_right_answers_lower_probabilities_and_leave_the_judge_its_order() -> None:
+    random = RANDOM(0)
+    for _ in range(30):
+        answers = np.arange(60) < 3
+        log_odds = random.normal(size=(60, 1)) + 1.5 * answers[:, None]
+        calibration = calibrate(log_odds, answers, np.arange(60))
+        assert calibration.knows
+        assert calibration.weights[0] > 0
+        probabilities = calibration.probabilities(log_odds)
+        assert probabilities.mean() == pytest.approx(0.05, abs=0.03), "half of all, by the default curve"
+
+
 def test_few_decisions_are_only_counted() -> None:
     log_odds = RANDOM(0).normal(size=(LEAST - 1, 2))
     calibration = calibrate(log_odds, log_odds[:, 0] > 0, np.arange(LEAST - 1))
