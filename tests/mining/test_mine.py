@@ -62,9 +62,9 @@ def test_a_temporary_folder_without_space_is_an_error(monkeypatch: pytest.Monkey
 
 
 def test_progress_goes_to_standard_error_and_only_where_it_is_asked_for(capfd: Any) -> None:
-    itrpipe.mine(EYE, EYE, OWNERS, num_texts=2, num_images=2)
+    itrpipe.mine(EYE, EYE, OWNERS)
     assert capfd.readouterr() == ("", "")
-    itrpipe.mine(EYE, EYE, OWNERS, num_texts=2, num_images=2, progress=True)
+    itrpipe.mine(EYE, EYE, OWNERS, progress=True)
     shown = capfd.readouterr()
     assert shown.out == ""
     assert "mining: 3/3 images" in shown.err
