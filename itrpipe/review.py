@@ -22,7 +22,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from statistics import NormalDist
@@ -31,23 +30,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.datasets.decisions import UNSURE, Decision, Decisions, unknown_pairs
+from itrpipe.datasets.decisions import Decision, Decisions, unknown_pairs
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.datasets.truth import FITS, Decided, PairSet, rows_of_ids
+from itrpipe.datasets.truth import FITS, UNSURE, Decided, PairSet, rows_of_ids
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.declaration import model_inputs
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
 from itrpipe.judging.calibration import Calibration, calibrate
-from itrpipe.judging.shares import (
-    LEAST,
-    Share,
-    drawn_at_random,
-    lots_of,
-    share_right,
-    share_with_doubts,
-    strata_of,
-)
+from itrpipe.judging.shares import LEAST, Share, drawn_at_random, lots_of, share_with_doubts, strata_of
 from itrpipe.printable import quantity
 from itrpipe.storage.artifact import JUDGED, RANKINGS, open_artifact, open_input, read_manifest
 from itrpipe.storage.tables import read_table, write_table
@@ -286,8 +277,8 @@ class Estimates:
     def share(self, rows: np.ndarray) -> Share:
         """Estimate the share of right ones among the pairs of some rows, by those that were drawn at random."""
         drawn = np.flatnonzero(self.is_drawn[rows])
-        estimate = partial(share_right, self.probabilities[rows], strata=self.strata[rows])
-        return share_with_doubts(estimate, drawn, self.answers[rows[drawn]])
+        answers = self.answers[rows[drawn]]
+        return share_with_doubts(self.probabilities[rows], drawn, answers, self.strata[rows])
 
 
 def findings(candidates: ReviewCandidates, decisions: Decisions) -> dict[str, Any]:

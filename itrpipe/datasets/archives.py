@@ -130,9 +130,10 @@ def read_member(archive: Path, name: str) -> bytes | str:
     if archive.suffix.lower() == TAR:
         return read_tar_member(archive, name)
     table = open_cells(archive)
-    normalised, _, number = unicodedata.normalize("NFC", name).rpartition("/")  # as paths out of data files are
+    column_name, _, number = name.rpartition("/")
+    # Paths out of data files are in the form NFC; the table may have its names in another.
     columns = {unicodedata.normalize("NFC", column): column for column in table.schema.names}
-    column = columns.get(normalised)
+    column = columns.get(unicodedata.normalize("NFC", column_name))
     if column is None or not _ROW.fullmatch(number) or int(number) >= table.starts[-1]:
         names = ", ".join(table.schema.names)
         raise DataError(f"is not in {archive.name}, which has {table.starts[-1]:,} rows of {names}")

@@ -33,16 +33,15 @@ from pydantic import AfterValidator, BaseModel, TypeAdapter
 
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.source_files import rows as table_rows
-from itrpipe.datasets.truth import DIFFERS, FITS
+from itrpipe.datasets.truth import DIFFERS, DISPUTED, FITS, UNSURE
 from itrpipe.errors import DataError
 from itrpipe.storage.disk import make_folder, write_bytes
 from itrpipe.storage.locks import changing
 from itrpipe.storage.tables import read_table
 
 FILE = "decisions.parquet"
-UNSURE, UNDONE = "unsure", "undone"
+UNDONE = "undone"
 ANSWERS = (FITS, DIFFERS, UNSURE, UNDONE)
-DISPUTED = "disputed"
 _EVALUATED = "evaluate/"
 """Beginning of the source of judgements on the rankings of an evaluation."""
 _MINED = "mine_negatives/"

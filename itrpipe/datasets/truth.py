@@ -24,7 +24,10 @@ DECIDED = "decided.parquet"
 """Beside mined lists: the pairs of the training set that were decided when they were mined."""
 FITS = "fits"
 DIFFERS = "differs"
+UNSURE = "unsure"
+DISPUTED = "disputed"
 DOUBTFUL = "doubtful"
+"""In `decided.parquet`: unsure or disputed."""
 _TEXT = pa.string()
 _SCHEMA = pa.schema({"caption_id": _TEXT, "true_image_ids": pa.list_(_TEXT)})
 _DECIDED = pa.schema({"image_id": _TEXT, "caption_id": _TEXT, "verdict": _TEXT})
@@ -164,16 +167,17 @@ class Decided:
         """Keep the judged pairs of some images and captions.
 
         Args:
-            verdicts: ids of image and caption -> `FITS`, `DIFFERS` or another verdict, which is a doubtful one.
+            verdicts: ids of image and caption -> `FITS`, `DIFFERS`, or `UNSURE`, `DISPUTED` and `DOUBTFUL`, which are
+                all doubtful.
             image_ids, caption_ids: ids of all images and captions.
         """
-        pairs = {FITS: [], DIFFERS: [], DOUBTFUL: []}
+        doubtful = []
+        pairs = {FITS: [], DIFFERS: [], UNSURE: doubtful, DISPUTED: doubtful, DOUBTFUL: doubtful}
         for pair, verdict in verdicts.items():
-            pairs.get(verdict, pairs[DOUBTFUL]).append(pair)
+            pairs[verdict].append(pair)
         fits = pair_set(pairs[FITS], image_ids, caption_ids)
         differs = pair_set(pairs[DIFFERS], image_ids, caption_ids)
-        doubtful = pair_set(pairs[DOUBTFUL], image_ids, caption_ids)
-        return cls(fits, differs, doubtful)
+        return cls(fits, differs, pair_set(doubtful, image_ids, caption_ids))
 
     def answers(self, pairs: PairSet) -> tuple[np.ndarray, np.ndarray]:
         """Look up what people say of pairs: 1 right, 0 wrong, NaN [P]; and whether they judged them, bool [P]."""

@@ -372,11 +372,10 @@ def refuse_not_finite(where: Path, network: nn.Module, remedy: str) -> None:
         DataError: a tensor holds NaN or infinity.
     """
     for name, tensor in network.state_dict().items():
-        if tensor.is_floating_point():
-            is_finite = tensor.isfinite()
-            if not bool(is_finite.all()):
-                bad = tensor.numel() - int(is_finite.sum())
-                raise DataError(f"{where}: '{name}' holds {bad:,} values that are no finite numbers; {remedy}")
+        is_finite = tensor.isfinite()
+        if not is_finite.all():
+            bad = tensor.numel() - int(is_finite.sum())
+            raise DataError(f"{where}: '{name}' holds {bad:,} values that are no finite numbers; {remedy}")
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -10,6 +10,9 @@ gallery stays whole, so ranks are those of the real test set. The same seed draw
 2. Its interval over seeds (Student's t) and its interval over test images (paired bootstrap) both exclude zero.
 3. Its p-value passes Holm's correction over all comparisons that are shown beside it.
 
+Two models of which neither was trained have no seeds. Of them the interval over test images decides alone, without
+Holm's correction (`itrpipe.evaluation.compare.judge_claims`).
+
 The p-value is the largest of three: for other seeds, for other test images, and for both at once, because either
 interval holds the other source still. With five seeds of a standard deviation of 7 and test images of one of 6, both
 intervals exclude zero in 8.7 % of cases in which nothing differs.
@@ -37,7 +40,7 @@ Figures = dict[str, dict[str, float]]
 _BLOCK_VALUES = 1 << 22
 """Resampled caption weights held at a time."""
 _MOST_FREEDOM = 200
-"""Degrees of freedom from which on Student's t is taken for normal."""
+"""Degrees of freedom at which those of `Difference.p_value` stop, where Student's t is all but normal."""
 _SEED = np.random.SeedSequence(0)
 FEWEST_SEEDS = 3
 """Differences of fewer have no interval over seeds: of two, Student's t is twelve standard errors wide."""

@@ -7,8 +7,6 @@ succession, and statistical inference", 1927.
 """
 
 import math
-from collections.abc import Callable
-from functools import partial
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -103,20 +101,17 @@ def drawn_at_random(strata: np.ndarray, lots: np.ndarray, is_judged: np.ndarray)
     return lots < limits[strata]
 
 
-def share_with_doubts(
-    estimate: Callable[[np.ndarray, np.ndarray], Share], rows: np.ndarray, answers: np.ndarray
-) -> Share:
-    """Estimate a share of which some answers are doubtful: they count for neither value, but for both ends.
+def share_with_doubts(probabilities: np.ndarray, rows: np.ndarray, answers: np.ndarray, strata: np.ndarray) -> Share:
+    """Estimate a share as `share_right` does; doubtful answers do not count for its value, but for both ends.
 
     Args:
-        estimate: of rows [n] and answers, bool [n].
-        rows: [n] that were judged.
+        probabilities, rows, strata: see `share_right`.
         answers: [n] 1 right, 0 wrong, NaN where nobody was sure, or people do not agree.
     """
     is_sure = ~np.isnan(answers)
-    sure = estimate(rows[is_sure], answers[is_sure] == 1)
-    low = estimate(rows, answers == 1).low
-    high = estimate(rows, answers != 0).high
+    sure = share_right(probabilities, rows[is_sure], answers[is_sure] == 1, strata)
+    low = share_right(probabilities, rows, answers == 1, strata).low
+    high = share_right(probabilities, rows, answers != 0, strata).high
     return Share(sure.value, low, high, len(rows))
 
 
@@ -180,28 +175,34 @@ def share_by_rank(
 ) -> dict[str, Share]:
     """Estimate the share of right pairs as `share_right` does for each span of `RANKS`.
 
-    All are of one kind, so that they can be compared: corrected by decisions where a span has `LEAST` or more, without
-    the other spans; else the judge's alone.
+    All are of one kind, so that they can be compared. Spans with `LEAST` decisions or more are corrected by these, and
+    the others left out; where no span has as many, all are the judge's alone.
 
     Args:
         answers: [n] 1 right, 0 wrong, NaN doubtful.
         ranks: int [P] from 1. Spans without any pair are left out.
     """
+    spans = {}
     corrected = {}
-    alone = {}
     for span, (first, last) in RANKS.items():
         inside = (ranks >= first) & (ranks <= last)
-        if not inside.any():
-            continue
+        if inside.any():
+            spans[span] = inside
+        if np.count_nonzero(inside[rows]) >= LEAST:
+            corrected[span] = inside
+    if corrected:
+        spans = corrected
+    else:
+        rows = rows[:0]  # the judge alone
+        answers = answers[:0]
+
+    shares = {}
+    for span, inside in spans.items():
         place_in_span = np.cumsum(inside) - 1
-        decided = np.flatnonzero(inside[rows])
-        estimate = partial(share_right, probabilities[inside], strata=strata[inside])
-        if len(decided) < LEAST:
-            alone[span] = estimate(decided[:0], answers[:0])
-        else:
-            places = place_in_span[rows[decided]]
-            corrected[span] = share_with_doubts(estimate, places, answers[decided])
-    return corrected or alone
+        is_inside = inside[rows]
+        places = place_in_span[rows[is_inside]]
+        shares[span] = share_with_doubts(probabilities[inside], places, answers[is_inside], strata[inside])
+    return shares
 
 
 def _join_strata(strata: np.ndarray, rows: np.ndarray) -> np.ndarray:

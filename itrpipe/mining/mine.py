@@ -9,7 +9,9 @@ Shapes: N images, T captions, D width of a vector, A anchors with lists, K candi
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, get_args
@@ -327,10 +329,14 @@ def mine(
         device: `auto` takes CUDA where there is one.
         memory: bytes that products take at a time, see `Searcher`; the lists come on top, through files in the
             temporary folder.
-        progress: show it, and warnings, on standard error.
+        progress: show it on standard error.
 
     Returns:
         Rows of candidates and their scores, hardest first; -1 and minus infinity behind the last of a shorter list.
+
+    Warns:
+        UserWarning: there are fewer candidates than a list should hold, or the vectors seem to be in another order
+            than `owners`.
 
     Raises:
         DataError: the arrays do not fit each other, or hold values that are not finite; or products are less exact on
@@ -377,7 +383,7 @@ def mine(
         from itrpipe.progress import Reporter, SafeConsole
 
         reporter = Reporter(SafeConsole(stderr=True))
-    warn = reporter.say if reporter else lambda message: None
+    warn = partial(warnings.warn, stacklevel=3)  # shown with the caller's line
     mined: dict[str, list[CandidateLists]] = {name: [] for name in DIRECTIONS}
     with TemporaryDirectory(prefix="itrpipe-") as folder:
         statistics = mine_split(

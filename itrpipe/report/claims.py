@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from itrpipe.config import baseline_kind, root_conf
 from itrpipe.datasets.prepared import Split
@@ -71,20 +71,27 @@ _MOST_NAMED = 3
 """Models, or settings, that a sentence names."""
 
 
+class SeriesPair(NamedTuple):
+    """A model after the baseline that it is compared with, as differences are `second - first`."""
+
+    baseline: Series
+    model: Series
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A series of runs against its baseline.
 
     Attributes:
-        series: of the model.
         baseline: trained with the same seeds, or not at all, and re-ranked alike.
+        series: of the model.
         seeds: that both have.
         claim: what the differences say, a caption's own image being its only match.
         oracle: differences with all correct matches counted; None where the truth is not known.
     """
 
-    series: Series
     baseline: Series
+    series: Series
     seeds: list[int]
     claim: Claim
     oracle: dict[str, Difference] | None = None
@@ -96,7 +103,7 @@ class Comparison:
 
 
 def compare_with_baselines(
-    pairs: Sequence[tuple[Series, Series]],
+    pairs: Sequence[SeriesPair],
     split: Split,
     samples: int,
     level: float,
@@ -104,13 +111,13 @@ def compare_with_baselines(
     """Compare models with their baselines, over the seeds that both have.
 
     Args:
-        pairs: models on one test set, each with its baseline.
+        pairs: on one test set.
         split: they were evaluated on.
         samples: resampled test sets behind an interval over images.
         level: share of seeds, or of test sets, that an interval holds.
     """
     comparisons = []
-    for series, baseline in pairs:
+    for baseline, series in pairs:
         runs = pairs_by_seed(baseline, series)
         columns = ["rank"]
         if ORACLE in series.first.metrics:
@@ -128,12 +135,16 @@ def compare_with_baselines(
             at_chance=all(map(is_at_chance, itertools.chain.from_iterable(runs.values()))),
             is_trained=UNTRAINED not in series.first.roles & baseline.first.roles,
         )
-        comparisons.append(Comparison(series, baseline, list(runs), claim, *differences[1:]))
+        comparisons.append(Comparison(baseline, series, list(runs), claim, *differences[1:]))
     return comparisons
 
 
 def mark_significant(groups: Sequence[Sequence[Comparison]]) -> list[list[Comparison]]:
-    """Mark the claims that are significant among all that the page makes, over all of its test sets."""
+    """Mark the claims that are significant, with the p-values of all groups corrected together.
+
+    A page corrects the claims on all of its test sets together, but for baselines of as much time: these are corrected
+    apart, on every test set alone.
+    """
     claims = iter(judge_claims([each.claim for each in itertools.chain.from_iterable(groups)]))
     marked = []
     for group in groups:
@@ -141,8 +152,8 @@ def mark_significant(groups: Sequence[Sequence[Comparison]]) -> list[list[Compar
     return marked
 
 
-def two_compared(series: Sequence[Series], first: Collection[str]) -> tuple[Series, Series]:
-    """Return the two models that a user compares, with no other runs than those that are compared.
+def two_compared(series: Sequence[Series], first: Collection[str]) -> SeriesPair:
+    """Return the two models that a user compares, with no other runs than those that are compared; first the baseline.
 
     Args:
         series: of both.
@@ -177,11 +188,11 @@ def two_compared(series: Sequence[Series], first: Collection[str]) -> tuple[Seri
     compared = list(itertools.chain.from_iterable(pairs.values()))
     runs_before = tuple(run for run in before.all if run in compared)
     runs_after = tuple(run for run in after.all if run in compared)
-    return replace(before, all=runs_before), replace(after, all=runs_after)
+    return SeriesPair(replace(before, all=runs_before), replace(after, all=runs_after))
 
 
 def pairs_by_seed(baseline: Series, series: Series) -> dict[int, tuple[EvaluatedRun, EvaluatedRun]]:
-    """Return runs of both by the seed that they share; what was not trained is the same beside each seed."""
+    """Return runs of baseline and model by the seed that they share; an untrained one is the same beside each seed."""
     baselines = newest_by_seed(baseline)
     runs = newest_by_seed(series)
     if UNTRAINED in baseline.first.roles and len(baselines) == 1:
@@ -209,7 +220,7 @@ def rsum_of(series: Series) -> float:
 # -- Which baseline
 
 
-def pairs_with_baselines(series: Sequence[Series], kind: str) -> list[tuple[Series, Series]]:
+def pairs_with_baselines(series: Sequence[Series], kind: str) -> list[SeriesPair]:
     """Return each model on a test set that has a baseline with it, as the top of this file defines it.
 
     Args:
@@ -229,7 +240,7 @@ def pairs_with_baselines(series: Sequence[Series], kind: str) -> list[tuple[Seri
             if fitness is not None:
                 baselines.setdefault(fitness, other)
         if baselines:
-            pairs.append((model, baselines[min(baselines)]))
+            pairs.append(SeriesPair(baselines[min(baselines)], model))
     return pairs
 
 

@@ -22,6 +22,7 @@ from itrpipe.report.claims import (
     TIME,
     UPDATES,
     Comparison,
+    SeriesPair,
     answer,
     compare_with_baselines,
     decision_notes,
@@ -220,7 +221,6 @@ def report_of(
     for series in itertools.chain.from_iterable(models):
         runs += series.all
     artifacts = all_artifacts(runs)
-    # Significance is corrected over all comparisons of the page.
     marked = mark_significant([*claims, *decided])
     claims = marked[: len(models)]
     decided = marked[len(models) :]
@@ -266,8 +266,7 @@ def _compared(
         return series, [], [], []
     how = gallery.split, options.bootstrap_samples, options.interval_level
     if options.compare:
-        baseline, model = series
-        return series, compare_with_baselines([(model, baseline)], *how), [], []
+        return series, compare_with_baselines([SeriesPair(*series)], *how), [], []
     of_updates = compare_with_baselines(pairs_with_baselines(series, UPDATES), *how)
     (of_time,) = mark_significant([compare_with_baselines(pairs_with_baselines(series, TIME), *how)])
 
@@ -283,7 +282,7 @@ def _compared(
         if runs:
             with_decisions = replace(model, all=tuple(runs))
             without = Series(f"{model.name} without decisions", tuple(earlier))
-            pairs.append((with_decisions, without))
+            pairs.append(SeriesPair(without, with_decisions))
     return series, of_updates, of_time, compare_with_baselines(pairs, *how)
 
 

@@ -143,10 +143,11 @@ class ToyPairs:
     def lists(self) -> dict[str, np.ndarray]:
         """Return mined lists: captions of others for every image, other images for every caption, next rows first."""
         others = (np.arange(self.num_images)[:, None] + np.arange(1, self.num_images)) % self.num_images  # [N, N - 1]
-        lists: dict[str, Any] = {"texts_for_images": CAPTIONS * others, "images_for_texts": others[self.caption_image]}
-        for name in list(lists):
-            lists[f"{PROBABILITY_OF}{name}"] = np.full(lists[name].shape, 0.1, dtype=np.float32)
-        return lists
+        lists = {"texts_for_images": CAPTIONS * others, "images_for_texts": others[self.caption_image]}
+        probabilities = {}
+        for name, rows in lists.items():
+            probabilities[f"{PROBABILITY_OF}{name}"] = np.full(rows.shape, 0.1, dtype=np.float32)
+        return lists | probabilities
 
     def pair_sizes(self) -> np.ndarray:
         """Return the words of each caption and the regions of its image together, [T]."""

@@ -437,14 +437,16 @@ def parsed_average(value: str) -> tuple[str, float]:
 
 def cited(settings: Mapping[str, Any]) -> tuple[Paper, ...]:
     """Return the papers that a way of training comes from, by its dumped settings."""
-    cited = []
-    if settings["adapter"] == "lora":
-        cited.append(papers.LORA)
-    if settings["freeze"] == "vision":
-        cited.append(papers.LIT)
-    if settings["average"].startswith(WISE_FT):
-        cited.append(papers.WISE_FT)
-    return tuple(cited)
+    conditions = (
+        (papers.LORA, settings["adapter"] == "lora"),
+        (papers.LIT, settings["freeze"] == "vision"),
+        (papers.WISE_FT, settings["average"].startswith(WISE_FT)),
+    )
+    used = []
+    for paper, is_used in conditions:
+        if is_used:
+            used.append(paper)
+    return tuple(used)
 
 
 def _declared(conf: str, backbone: str | None = None) -> dict[str, Any]:

@@ -61,14 +61,19 @@ def test_a_temporary_folder_without_space_is_an_error(monkeypatch: pytest.Monkey
         itrpipe.mine(EYE, EYE, OWNERS)
 
 
-def test_progress_and_warnings_go_to_standard_error_and_only_where_they_are_asked_for(capfd: Any) -> None:
+def test_progress_goes_to_standard_error_and_only_where_it_is_asked_for(capfd: Any) -> None:
     itrpipe.mine(EYE, EYE, OWNERS)
     assert capfd.readouterr() == ("", "")
     itrpipe.mine(EYE, EYE, OWNERS, progress=True)
     shown = capfd.readouterr()
     assert shown.out == ""
     assert "mining: 3/3 images" in shown.err
-    assert "lists hold 2 captions and 2 images" in shown.err
+
+
+def test_warnings_reach_the_line_that_called() -> None:
+    with pytest.warns(UserWarning, match="lists hold 2 captions and 2 images") as caught:
+        itrpipe.mine(EYE, EYE, OWNERS)
+    assert caught[0].filename == __file__
 
 
 def mined_from_a_file(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, int], list[str]]:

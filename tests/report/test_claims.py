@@ -207,7 +207,7 @@ def test_all_in_which_two_trainings_differ_but_their_negatives_is_named(
         Series(name, (SimpleNamespace(members=[trained(settings, 0, *mining)]),))  # type: ignore[arg-type]
         for name, (settings, *mining) in (("before", baseline), ("after", model))
     ]
-    assert differing_settings(Comparison(sides[1], sides[0], [0], Claim("", "", {}), None)) == differences
+    assert differing_settings(Comparison(sides[0], sides[1], [0], Claim("", "", {}), None)) == differences
 
 
 def test_mined_negatives_are_credited_where_nothing_else_differs(copy: Toy, done: Any) -> None:

@@ -67,12 +67,11 @@ def sampling_weights(
     """
     if settings.candidates == "hardest":
         return hardest_only(similarities, excluded)
-    probability = posterior(similarities, gaussians, settings)
+    probability = match_probability(similarities, gaussians, settings)
     is_likely_match = probability > settings.posterior_threshold
-    of_likely_match = torch.exp(-settings.posterior_scale * probability)
-    distance = similarities - positive[:, None]
-    of_others = torch.exp(-settings.alpha * distance.square())
-    weights = torch.where(is_likely_match, of_likely_match, of_others)
+    match_weights = torch.exp(-settings.posterior_scale * probability)
+    mismatch_weights = torch.exp(-settings.alpha * (similarities - positive[:, None]).square())
+    weights = torch.where(is_likely_match, match_weights, mismatch_weights)
     weights = weights.masked_fill(excluded, 0.0)
     if not settings.window:
         return weights
@@ -84,7 +83,7 @@ def sampling_weights(
     return weights
 
 
-def posterior(similarities: Tensor, gaussians: Gaussians, settings: Fne) -> Tensor:
+def match_probability(similarities: Tensor, gaussians: Gaussians, settings: Fne) -> Tensor:
     """Compute P of similarities of any shape; 0 while too few matches were seen, or a variance is not positive."""
     return false_negative_probability(
         similarities,
@@ -302,7 +301,7 @@ class FneLoss(nn.Module):
         hardest = allowed.amax(dim=1, keepdim=True)
         is_hardest = value >= hardest - 1e-5  # the memory may hold it again, rounded otherwise
         self.figures[f"hardest_{side}_share"] = _mean_of_drawn(is_hardest, is_drawn)
-        probability = posterior(value, gaussians, settings)
+        probability = match_probability(value, gaussians, settings)
         self.figures[f"{side}_probability"] = _mean_of_drawn(probability, is_drawn)
         if settings.window and settings.fallback and settings.candidates == "drawn":
             is_below = hardest <= gaussians.mean[0] - settings.margin
