@@ -122,7 +122,8 @@ def calibrate(log_odds: np.ndarray, answers: np.ndarray, images: np.ndarray) -> 
         area, draws = area_under_curve(scores, answers)
         auc = Area(area, *wilson(area, draws))
         low, _ = wilson(area, draws, NormalDist().inv_cdf(0.995))
-        knows = low > 0.5 or min(answers.sum(), (~answers).sum()) < LEAST_OF_A_KIND
+        right = int(answers.sum())
+        knows = low > 0.5 or min(right, decisions - right) < LEAST_OF_A_KIND
     if knows:
         weights, bias = _fit(log_odds, answers)
     else:

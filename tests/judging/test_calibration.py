@@ -110,7 +110,7 @@ def test_a_few_right_answers_lower_probabilities_and_leave_the_judge_its_order()
         answers = np.arange(60) < 3
         log_odds = random.normal(size=(60, 1)) + 1.5 * answers[:, None]
         calibration = calibrate(log_odds, answers, np.arange(60))
-        assert calibration.knows
+        assert calibration.knows is True
         assert calibration.weights[0] > 0
         probabilities = calibration.probabilities(log_odds)
         assert probabilities.mean() == pytest.approx(0.05, abs=0.03), "half of all, by the default curve"
