@@ -307,13 +307,8 @@ def judged_sentences(statistics: Mapping[str, Any]) -> list[str]:
             f"{words}: by {judges}, {100 * share['value']:.0f} % of the ten hardest training candidates are right "
             f"after all ({checked})"
         )
-    directions_of_count: dict[str, list[str]] = {}
+    counts = []
     for direction, words in WORDS.items():
-        count = f"{judged[direction]['marked']:,} of {statistics['candidates'][direction]:,}"
-        directions_of_count.setdefault(count, []).append(words)
-    for count, directions in directions_of_count.items():
-        words = " and ".join(directions)
-        if len(directions) > 1:
-            words += ", each"
-        lines.append(f"{words}: {count} candidates are likelier right than not (probability above one half)")
+        counts.append(f"{judged[direction]['marked']:,} of {statistics['candidates'][direction]:,} {words}")
+    lines.append(f"{' and '.join(counts)} are likelier right than not (probability above one half)")
     return lines

@@ -90,6 +90,11 @@ class JointModel:
         encoder.texts.tokenizer = reading_tokenizer(saved.tokens, encoder.texts)
         return cls(saved, encoder, settings)
 
+    @property
+    def padded(self) -> bool:
+        """Tell whether captions are padded to the longest that the model reads; the card names it."""
+        return not self.encoder.texts.masked
+
     def write(self, folder: Path) -> None:
         """Write all files; `config.json` is as transformers has it.
 
@@ -98,7 +103,7 @@ class JointModel:
         """
         self.encoder.save(folder)
         for name, content in _LAYOUTS["sentence_transformers"].items():
-            if name == LIMITS and not self.encoder.texts.masked:  # captions are padded to the longest that it reads
+            if self.padded and name == LIMITS:
                 content = content | _LAYOUTS["padded"]
             (folder / name).parent.mkdir(exist_ok=True)
             write_json(folder / name, content)
