@@ -388,7 +388,7 @@ def _likely_note(likely: int) -> str:
     """Say how many pairs a judge takes for right, and how they are shown."""
     if not likely:
         return "the judge takes none for right with a probability above one half."
-    return f"{likely:,} are right with a probability above one half. {_ABOUT_LIKELY}"
+    return f"the judge takes {likely:,} for right with a probability above one half. {_ABOUT_LIKELY}"
 
 
 def hardness_notes(series: Sequence[Series], names: Mapping[str, str]) -> list[str]:
