@@ -174,6 +174,9 @@ if __name__ == "__main__":
     for side in dict.fromkeys(read_column("direction")):
         own = np.array([each == side for each in read_column("direction")])
         print(f"captions    {area_under_curve(columns['captions'][own], right[own])[0]:.2f} of {side}")
+        of_side = {name: column[own] for name, column in columns.items()}
+        for name, (value, low, high) in in_lists(right[own], of_side, 10).items():
+            print(f"in lists of 10 of {side}, {name}: {100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})")
     for name, (value, low, high) in judges.items():
         print(f"{name:<11} {value:.2f} ({low:.2f} to {high:.2f})")
     value, low, high = gain_in_area(right, columns)
