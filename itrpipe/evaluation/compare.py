@@ -38,7 +38,7 @@ class Claim:
         differences: metric -> model minus baseline, of the six recalls and of `rsum`, which the verdict is about.
         at_chance: whether neither of the two is above chance.
         is_trained: whether one of the two was trained, so that one seed is too few.
-        significant: whether the model is better or worse than its baseline, as `judge_claims` finds.
+        significant: whether the model is better or worse than its baseline, as `mark_claims` finds.
     """
 
     model: str
@@ -166,13 +166,13 @@ def compare(
         at_chance = all(reaches_chance(evaluation.intervals, evaluation.chance) for evaluation in evaluations)
         claims.append(Claim(name, "the baseline", differences, at_chance, trained))
 
-    judged = judge_claims(claims)
+    judged = mark_claims(claims)
     if isinstance(model, Mapping):
         return {claim.model: claim for claim in judged}
     return judged[0]
 
 
-def judge_claims(claims: Sequence[Claim]) -> list[Claim]:
+def mark_claims(claims: Sequence[Claim]) -> list[Claim]:
     """Return the claims that are shown together, those marked that are significant.
 
     Where no model was trained, the interval over images decides, else the rule of `significances`.

@@ -39,9 +39,19 @@ class Tolerance(Settings):
             raise ValueError(f"close = {self.close:g} is less than ok = {self.ok:g}")
         return self
 
-    def judge(self, difference: float, recalls: int) -> Verdict:
-        """Return what a difference of a sum of so many recalls, in percent points, counts as."""
-        distance = abs(difference) / math.sqrt(recalls / len(RECALLS))
+    def verdict(
+        self,
+        published: Published,
+        measured: float | None,
+        expected: float,
+        recalls: int,
+    ) -> Verdict:
+        """Return the verdict on the measured sum of so many recalls, in percent points, beside the published one."""
+        if measured is None:
+            return "missing"
+        if not published.judged:
+            return "shown"
+        distance = abs(measured - expected) / math.sqrt(recalls / len(RECALLS))
         if distance <= self.ok:
             return "OK"
         if distance <= self.close:
@@ -153,12 +163,12 @@ class RunScores:
 
     Attributes:
         published: what was published.
-        headline: of the whole: RSum, or the sum of the scores that are compared.
+        total: of the whole: RSum, or the sum of the scores that are compared.
         scores: each of them.
     """
 
     published: Published
-    headline: Score
+    total: Score
     scores: list[Score]
 
 
@@ -187,33 +197,31 @@ def compare_published(
         for metric, expected in each.scores.items():
             measured = None if folder is None else _measured(folder, each.protocol, metric)
             recalls = len(RECALLS) if metric == RSUM else 1
-            verdict = _verdict(
+            verdict = tolerance.verdict(
                 each,
                 measured,
                 expected,
                 recalls,
-                tolerance,
             )
             scores.append(Score(metric, expected, measured, verdict))
         # RSum where it was published, else the sum of all scores.
         chosen = [score for score in scores if score.metric == RSUM] or scores
-        headline = chosen[0]
+        total = chosen[0]
         if len(chosen) > 1:
             expected = sum(each.scores.values())
             parts = [score.measured for score in chosen if score.measured is not None]
             measured = sum(parts) if len(parts) == len(chosen) else None
-            verdict = _verdict(
+            verdict = tolerance.verdict(
                 each,
                 measured,
                 expected,
                 len(chosen),
-                tolerance,
             )
-            headline = Score(f"sum of {len(chosen)} scores", expected, measured, verdict)
+            total = Score(f"sum of {len(chosen)} scores", expected, measured, verdict)
         if tiny and folder is not None:
-            headline = replace(headline, verdict="tiny")
+            total = replace(total, verdict="tiny")
             scores = [replace(score, verdict="tiny") for score in scores]
-        compared.append(RunScores(each, headline, scores))
+        compared.append(RunScores(each, total, scores))
     return compared
 
 
@@ -232,20 +240,6 @@ def _measured(
     return dict(leaves(read_json(file))).get(path)
 
 
-def _verdict(
-    published: Published,
-    measured: float | None,
-    expected: float,
-    recalls: int,
-    tolerance: Tolerance,
-) -> Verdict:
-    if measured is None:
-        return "missing"
-    if not published.judged:
-        return "shown"
-    return tolerance.judge(measured - expected, recalls)
-
-
 def table_lines(compared: Sequence[RunScores]) -> list[str]:
     """Return verdict, run, and both numbers of each as a line; the runs are aligned."""
     width = 0
@@ -254,13 +248,13 @@ def table_lines(compared: Sequence[RunScores]) -> list[str]:
             width = max(width, len(each.published.name))
     lines = []
     for each in compared:
-        published, headline = each.published, each.headline
-        metric = headline.metric.removesuffix(".value").removesuffix(".percent")
+        published, total = each.published, each.total
+        metric = total.metric.removesuffix(".value").removesuffix(".percent")
         if published.protocol != "full":
             metric = f"{published.protocol} {metric}"
-        measured = "not measured" if headline.measured is None else f"got {headline.measured:.1f}"
-        numbers = f"expected {headline.expected:.1f}, {measured}"
-        lines.append(f"{headline.verdict:<7}  {published.name:<{width}}  {metric} {numbers} ({published.source})")
+        measured = "not measured" if total.measured is None else f"got {total.measured:.1f}"
+        numbers = f"expected {total.expected:.1f}, {measured}"
+        lines.append(f"{total.verdict:<7}  {published.name:<{width}}  {metric} {numbers} ({published.source})")
     return lines
 
 
@@ -275,8 +269,8 @@ def expected_json(
     for each in compared:
         run = each.published.model_dump(include={"where", "note", "protocol", "run"})
         run["title"] = each.published.name
-        run["verdict"] = each.headline.verdict
-        run["headline"] = asdict(each.headline)
+        run["verdict"] = each.total.verdict
+        run["headline"] = asdict(each.total)
         run["scores"] = list(map(asdict, each.scores))
         runs.append(run)
     return {
