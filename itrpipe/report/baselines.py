@@ -46,7 +46,7 @@ _OPTIONS = {"method": "loss.", "backbone": "model."}
 
 
 def pairs_with_baselines(all_series: Sequence[Series], kind: str) -> list[SeriesPair]:
-    """Return every series of a test set that has a baseline there, behind the best baseline.
+    """Return every series of a test set that has a baseline there, with the best of its baselines.
 
     Args:
         all_series: of all runs on the test set.
@@ -75,7 +75,8 @@ def pairs_with_baselines(all_series: Sequence[Series], kind: str) -> list[Series
 def shared_conditions(run: EvaluatedRun) -> list[Any] | None:
     """Return what a run must have in common with its baseline; None where one of its models was removed.
 
-    These are backbones with the encoders that they began with, features, share of the training set, and re-ranking.
+    It is a list of the backbones with the encoders that they began with, features, re-ranking, and the shares of the
+    training set.
     """
     backbones, shares = [], []
     for model in run.members:
@@ -122,7 +123,7 @@ def _preference(
 
 
 def _is_twin(baseline: EvaluatedRun, run: EvaluatedRun) -> bool:
-    """Tell whether two trainings differ only in seed, schedule, and that the baseline has in-batch negatives alone."""
+    """Tell whether the baseline is the training of the run with in-batch negatives alone, but for seed and schedule."""
     twin, model = baseline.model, run.model
     if len(run.members) > 1 or twin.method_name != model.method_name:
         return False

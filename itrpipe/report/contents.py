@@ -194,32 +194,32 @@ def report_of(
     runs_without_decisions = {name: earlier_runs[earlier_name] for name, earlier_name in before.items()}
 
     data = ShownData(find_root)
-    compared, comparisons, decision_comparisons, runs = [], [], [], []
+    all_compared, comparisons, decision_comparisons, runs = [], [], [], []
     for group in groups:
         gallery = data.gallery(group[0].evaluation, group[0].settings["split"])
-        unmarked = compare_runs(
+        compared = compare_runs(
             group,
             runs_without_decisions,
             gallery,
             options,
         )
-        compared.append(unmarked)
-        comparisons.append(unmarked.comparisons)
-        decision_comparisons.append(unmarked.decision_comparisons)
-        for series in unmarked.series:
+        all_compared.append(compared)
+        comparisons.append(compared.comparisons)
+        decision_comparisons.append(compared.decision_comparisons)
+        for series in compared.series:
             runs += series.runs
     artifacts = all_artifacts(runs)
 
-    # Those of all test sets are marked together, but for comparisons with baselines of as much time.
+    # The p-values of all test sets are corrected together; comparisons with baselines of as much time have their marks.
     marked = mark_significant([*comparisons, *decision_comparisons])
     test_sets = []
-    for number, unmarked in enumerate(compared):
-        one = replace(
-            unmarked,
+    for number, compared in enumerate(all_compared):
+        compared = replace(
+            compared,
             comparisons=marked[number],
-            decision_comparisons=marked[len(compared) + number],
+            decision_comparisons=marked[len(all_compared) + number],
         )
-        test_sets.append(_test_set(one, data, options, f"set{number}"))
+        test_sets.append(_test_set(compared, data, options, f"set{number}"))
 
     last = max(datetime.fromisoformat(run.manifest.finished) for run in runs)
     dataset = runs[0].manifest.dataset
@@ -379,8 +379,8 @@ def _setting_facts(all_series: Sequence[Series]) -> list[Facts]:
 
 def _provenance(artifacts: Sequence[ChainArtifact]) -> Iterator[Facts]:
     # Each version, and each artifact, once and in the order of the artifacts.
-    versions: dict[str, dict[str, None]] = defaultdict(dict)
-    paths: dict[str, list[str]] = defaultdict(list)
+    versions = defaultdict(dict)
+    paths = defaultdict(list)
     fingerprints = []
     for artifact in artifacts:
         fingerprints.append((artifact.path, artifact.fingerprint))

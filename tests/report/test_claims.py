@@ -320,9 +320,7 @@ def test_other_mining_makes_another_series_and_removed_models_stay_alone() -> No
 
 
 def test_a_colour_is_a_method_a_dash_a_backbone_and_the_first_training_grey() -> None:
-    runs = [
-        run({"m": n, "b": b}, method=f"M{n}", backbone=b) for b in ("VSRN", "SCAN") for n in range(MAX_COLOURS + 1)
-    ]
+    runs = [run({"m": n, "b": b}, method=f"M{n}", backbone=b) for b in ("VSRN", "SCAN") for n in range(MAX_COLOURS + 1)]
     runs += [run({"b": b}, method="first", backbone=b, roles=["first training"]) for b in ("VSRN", "SCAN")]
     styles = line_styles(series_of(runs))
     assert len({(each.colour, each.dashes) for each in styles.values()}) == len(runs)
