@@ -120,7 +120,7 @@ def mining_parts(
             minings.append(artifact)
             if artifact.stage in artifact.inputs:
                 searches.add(artifact.inputs[artifact.stage].folder)
-    # Lists that were only searched for others are told by these.
+    # Lists that other lists were made from are left out, since these show them.
     minings = [mining for mining in minings if mining.folder not in searches]
     if not minings:
         return [], []

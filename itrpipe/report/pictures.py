@@ -109,8 +109,7 @@ class Candidate:
         score: similarity with the query.
         place: position from 1; 0 of an own match that stands before what was found.
         mark: whether it is right.
-        false_negative: estimated probability, 0..1, that it matches though it counts as a negative; None where nothing
-            estimated it.
+        probability: estimate, 0..1, that it matches though it counts as a negative; None where nothing estimated it.
     """
 
     text: str
@@ -118,7 +117,7 @@ class Candidate:
     score: float
     place: int
     mark: Mark
-    false_negative: float | None = None
+    probability: float | None = None
 
 
 @dataclass(frozen=True)
@@ -227,10 +226,10 @@ class SplitPictures:
         direction: str,
         query: int,
     ) -> Example:
-        """Return a query of a run with the first that it found, and the best own one if that is still listed.
+        """Return a query with the candidates that a run ranks first, and its best own match if that is still listed.
 
         Args:
-            run: that found.
+            run: that ranked them.
             baseline: whose rank of the right answer is shown, too; or None.
             direction: of the search.
             query: row.

@@ -163,8 +163,8 @@ class RunScores:
 
     Attributes:
         published: what was published.
-        total: of the whole: RSum, or the sum of the scores that are compared.
-        scores: each of them.
+        total: RSum, or the sum of the scores that are compared.
+        scores: all of them.
     """
 
     published: Published
@@ -191,14 +191,14 @@ def compare_published(
         DataError: a file of an evaluation is damaged.
     """
     compared = []
-    for each in published:
-        folder = evaluations.get(each.run)
+    for entry in published:
+        folder = evaluations.get(entry.run)
         scores = []
-        for metric, expected in each.scores.items():
-            measured = None if folder is None else _measured(folder, each.protocol, metric)
+        for metric, expected in entry.scores.items():
+            measured = None if folder is None else _measured(folder, entry.protocol, metric)
             recalls = len(RECALLS) if metric == RSUM else 1
             verdict = tolerance.verdict(
-                each,
+                entry,
                 measured,
                 expected,
                 recalls,
@@ -208,11 +208,11 @@ def compare_published(
         chosen = [score for score in scores if score.metric == RSUM] or scores
         total = chosen[0]
         if len(chosen) > 1:
-            expected = sum(each.scores.values())
+            expected = sum(entry.scores.values())
             parts = [score.measured for score in chosen if score.measured is not None]
             measured = sum(parts) if len(parts) == len(chosen) else None
             verdict = tolerance.verdict(
-                each,
+                entry,
                 measured,
                 expected,
                 len(chosen),
@@ -221,7 +221,7 @@ def compare_published(
         if tiny and folder is not None:
             total = replace(total, verdict="tiny")
             scores = [replace(score, verdict="tiny") for score in scores]
-        compared.append(RunScores(each, total, scores))
+        compared.append(RunScores(entry, total, scores))
     return compared
 
 
@@ -241,14 +241,14 @@ def _measured(
 
 
 def table_lines(compared: Sequence[RunScores]) -> list[str]:
-    """Return verdict, run, and both numbers of each as a line; the runs are aligned."""
+    """Return a line for each run, with its verdict and both numbers; the runs are aligned."""
     width = 0
-    for each in compared:
-        if len(each.published.name) <= 40:  # longer ones stick out, so that the others stay near their numbers
-            width = max(width, len(each.published.name))
+    for run_scores in compared:
+        if len(run_scores.published.name) <= 40:  # longer ones stick out, so that the others stay near their numbers
+            width = max(width, len(run_scores.published.name))
     lines = []
-    for each in compared:
-        published, total = each.published, each.total
+    for run_scores in compared:
+        published, total = run_scores.published, run_scores.total
         metric = total.metric.removesuffix(".value").removesuffix(".percent")
         if published.protocol != "full":
             metric = f"{published.protocol} {metric}"
@@ -266,12 +266,12 @@ def expected_json(
 ) -> dict[str, Any]:
     """Return the content of `expected.json`."""
     runs = []
-    for each in compared:
-        run = each.published.model_dump(include={"where", "note", "protocol", "run"})
-        run["title"] = each.published.name
-        run["verdict"] = each.total.verdict
-        run["headline"] = asdict(each.total)
-        run["scores"] = list(map(asdict, each.scores))
+    for run_scores in compared:
+        run = run_scores.published.model_dump(include={"where", "note", "protocol", "run"})
+        run["title"] = run_scores.published.name
+        run["verdict"] = run_scores.total.verdict
+        run["headline"] = asdict(run_scores.total)
+        run["scores"] = list(map(asdict, run_scores.scores))
         runs.append(run)
     return {
         "tolerance": tolerance.model_dump(),

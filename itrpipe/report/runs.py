@@ -372,7 +372,7 @@ def _trained_model(
     declared: Declared,
     names: Mapping[str, str],
 ) -> TrainedModel:
-    """Return what an evaluation read as a model; see `group_runs`."""
+    """Return a trained model by the name of its artifact and the user's name for it; see `group_runs`."""
     if artifact.stage == "embeddings":  # NAME.SPLIT or NAME@SEED.SPLIT
         backbone, _, seed = artifact.name.partition(".")[0].partition("@")
         title = "embeddings" if backbone == GIVEN else backbone_title(backbone)
