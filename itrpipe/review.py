@@ -301,6 +301,7 @@ def findings(candidates: ReviewCandidates, decisions: Decisions) -> dict[str, An
         if made >= LEAST:
             judge = {
                 "knows": calibration.knows,
+                "likely": sum(probability > LIKELY for probability in calibration.held_out),
                 "precision": calibration.precision,
                 "recall": calibration.recall,
                 "auc": calibration.auc and calibration.auc._asdict(),
@@ -541,6 +542,7 @@ def lines(review: dict[str, Any]) -> Iterator[str]:
         if not judge["knows"]:
             facts.append("the answers do not show that it knows anything, so that it marks nothing")
         elif judge["precision"] is not None:
-            facts.append(f"above {LIKELY:g} it is right in {100 * judge['precision']:.0f} %")
+            likely = quantity(judge["likely"], "pair")
+            facts.append(f"above {LIKELY:g} it is right in {100 * judge['precision']:.0f} % of {likely}")
             facts.append(f"finds {100 * judge['recall']:.0f} % of the right answers")
         yield f"  the judge, by {made:,} decisions: {', '.join(facts)}"

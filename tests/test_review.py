@@ -329,9 +329,11 @@ def test_the_judge_is_calibrated_once_there_are_enough_decisions(file: DecisionF
     judged = many(PROBABILITY)
     answer_first(judged, file, "calibration", LEAST - 1)
     assert findings(judged, file.read())["judge"] is None
-    answer_first(judged, file, "calibration", 2 * LEAST)
+    places = answer_first(judged, file, "calibration", 2 * LEAST)
     told = findings(judged, file.read())
-    assert (told["judge"]["auc"]["value"], told["judge"]["knows"]) == (1, True)
+    judge = told["judge"]
+    assert (judge["auc"]["value"], judge["knows"]) == (1, True)
+    assert judge["likely"] == round(judge["recall"] * (PROBABILITY[places] > 0.6).sum())
     assert told["share"]["low"] <= (PROBABILITY > 0.6).mean() <= told["share"]["high"]
 
 

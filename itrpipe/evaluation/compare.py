@@ -38,7 +38,7 @@ class Claim:
         differences: metric -> model minus baseline, of the six recalls and of `rsum`, which the verdict is about.
         at_chance: whether neither of the two is above chance.
         is_trained: whether one of the two was trained, so that one seed is too few.
-        significant: whether the model is better or worse than its baseline, as `judge_claims` finds.
+        significant: whether the model is better or worse than its baseline, as `mark_claims` finds.
     """
 
     model: str
@@ -109,8 +109,8 @@ def compare(
     """Tell whether a model is better than its baseline on the same test set.
 
     Both are evaluated on the same resampled images. Trainings differ by their seed, too: give the evaluations of
-    three seeds or more, and the mean difference is judged over seeds (Student's t) and over images. Several models are
-    judged together (Holm's correction), so compare in one call all that you show together.
+    three seeds or more, and the mean difference is tested over seeds (Student's t) and over images. Several models are
+    tested together (Holm's correction), so compare in one call all that you show together.
 
     Args:
         baseline: its evaluation, or one of each seed.
@@ -166,21 +166,21 @@ def compare(
         at_chance = all(reaches_chance(evaluation.intervals, evaluation.chance) for evaluation in evaluations)
         claims.append(Claim(name, "the baseline", differences, at_chance, trained))
 
-    judged = judge_claims(claims)
+    marked = mark_claims(claims)
     if isinstance(model, Mapping):
-        return {claim.model: claim for claim in judged}
-    return judged[0]
+        return {claim.model: claim for claim in marked}
+    return marked[0]
 
 
-def judge_claims(claims: Sequence[Claim]) -> list[Claim]:
+def mark_claims(claims: Sequence[Claim]) -> list[Claim]:
     """Return the claims that are shown together, those marked that are significant.
 
     Where no model was trained, the interval over images decides, else the rule of `significances`.
     """
     marks = significances([claim.differences[RSUM] for claim in claims])
-    judged = []
+    marked = []
     for claim, significant in zip(claims, marks, strict=True):
         if not claim.is_trained:
             significant = claim.differences[RSUM].images.excludes_zero
-        judged.append(replace(claim, significant=significant and not claim.at_chance))
-    return judged
+        marked.append(replace(claim, significant=significant and not claim.at_chance))
+    return marked

@@ -11,7 +11,7 @@ gallery stays whole, so ranks are those of the real test set. The same seed draw
 3. Its p-value passes Holm's correction over all comparisons that are shown beside it.
 
 Two models of which neither was trained have no seeds. Of them the interval over test images decides alone, without
-Holm's correction (`itrpipe.evaluation.compare.judge_claims`).
+Holm's correction (`itrpipe.evaluation.compare.mark_claims`).
 
 The p-value is the largest of three: for other seeds, for other test images, and for both at once, because either
 interval holds the other source still. With five seeds of a standard deviation of 7 and test images of one of 6, both

@@ -5,56 +5,42 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 from itrpipe.analysis.questions import discrimination
 from itrpipe.analysis.questions.base import questions
-from itrpipe.datasets.prepared import LEAKED, PreparedDataset
+from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import MissingInputError
 from itrpipe.evaluation.tables import Measured, Table
 from itrpipe.exporting.places import text_without_places
 from itrpipe.report import negatives, scores
 from itrpipe.report.chain import ChainArtifact, commands_of
-from itrpipe.report.claims import (
-    TIME,
-    UPDATES,
-    Comparison,
-    SeriesPair,
-    answer,
-    compare_with_baselines,
-    decision_notes,
-    mark_significant,
-    pairs_with_baselines,
-    rsum_of,
-    two_compared,
-)
+from itrpipe.report.comparisons import ComparedSeries, compare_runs, mark_significant
+from itrpipe.report.headline import decision_notes, headline, training_notes
 from itrpipe.report.names import Declared, join_departures, join_some, value_text
-from itrpipe.report.negatives import EditedSentences
 from itrpipe.report.pictures import Album, Examples, LikelyPairs, SplitPictures, retrieval_examples
 from itrpipe.report.plots import Panels, Plot, interval_plot, line_styles, training_curves
 from itrpipe.report.published import ReportSettings
-from itrpipe.report.runs import EvaluatedRun, Series, all_artifacts, contents_of, group_runs, newest_by_seed, series_of
+from itrpipe.report.runs import all_artifacts, contents_of, group_runs
+from itrpipe.report.series import Series
 from itrpipe.storage.artifact import DISCRIMINATION, Manifest
-from itrpipe.training.checks import why_longer
 
-_MOST_SHOWN = 4
-"""Models that the first drawing shows, the best and the baseline, and that a note names."""
 _MOST_NAMED = 2
 """Artifacts that one warning names."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Names with what there is to say of each.
+    """A list of names, each with a text.
 
     Attributes:
-        title: above them.
-        items: of it.
+        title: above the list.
+        items: name and text of each.
         note: below the title.
-        code: both are names that programs read.
+        code: names and texts are for programs, and are shown as code.
     """
 
     title: str
@@ -63,7 +49,7 @@ class Facts:
     code: bool = False
 
 
-Part = Table | Panels | Examples | LikelyPairs | EditedSentences | Facts
+Part = Table | Panels | Examples | LikelyPairs | negatives.EditedSentences | Facts
 
 
 @dataclass(frozen=True)
@@ -89,28 +75,22 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Group:
-    """The runs on one test set.
+class TestSet:
+    """The runs on one test set, as a page shows them.
 
     Attributes:
         description: of the test set, one phrase.
-        series: of the runs.
-        claims: of models against their baselines.
-        timed: against baselines of as much time.
-        decided: models against the same trainings without people's decisions.
-        answer: what a page says first.
-        evidence: drawing of the best models beside their baseline; None of one model alone.
-        notes: sentences to know before the answer is used.
-        table: all models.
+        compared: the series of the runs, and their comparisons.
+        headline: what a page says first.
+        evidence: drawing of the best series beside their baseline; None of one series alone.
+        notes: sentences to know before the headline is used.
+        table: all series.
         curves: of trainings.
     """
 
     description: str
-    series: list[Series]
-    claims: list[Comparison]
-    timed: list[Comparison]
-    decided: list[Comparison]
-    answer: str
+    compared: ComparedSeries
+    headline: str
     evidence: Plot | None
     notes: list[str]
     table: Table
@@ -124,7 +104,7 @@ class ReportPage:
     Attributes:
         title, dataset, date: the heading; the date is that of the last evaluation.
         level: of all intervals.
-        groups: the test sets.
+        test_sets: that runs were evaluated on.
         sections: of the page, in their order.
         removed: artifacts that were removed since.
     """
@@ -133,7 +113,7 @@ class ReportPage:
     dataset: str
     date: str
     level: float
-    groups: list[Group]
+    test_sets: list[TestSet]
     sections: list[Section]
     removed: list[ChainArtifact]
 
@@ -197,36 +177,49 @@ def report_of(
             earlier.append(evaluation)
         else:
             shown.append(evaluation)
-    test_sets = group_runs(shown, declared, dict(options.names))
-    if not test_sets:
+    groups = group_runs(shown, declared, dict(options.names))
+    if not groups:
         raise MissingInputError("a report needs an evaluation; run `itrpipe evaluate` first")
     names = set()
-    for run in itertools.chain.from_iterable(test_sets):
+    for run in itertools.chain.from_iterable(groups):
         names.update(run.names)
     for published in options.published:
         if published.run not in names:
             names.add(published.run)  # one warning for each
             warn(f"published scores are given for {published.run!r}, but no such run is evaluated")
 
-    data = ShownData(find_root)
     earlier_runs = {}
     for run in itertools.chain.from_iterable(group_runs(earlier, declared, {})):
         earlier_runs[run.evaluation.name] = run
-    runs_before = {after: earlier_runs[name] for after, name in before.items()}
-    compared = []
-    for test_set in test_sets:
-        compared.append(_compared(test_set, runs_before, data, options))
-    models, claims, timed, decided = zip(*compared, strict=True)
-    runs = []
-    for series in itertools.chain.from_iterable(models):
-        runs += series.all
+    runs_without_decisions = {name: earlier_runs[earlier_name] for name, earlier_name in before.items()}
+
+    data = ShownData(find_root)
+    all_compared, comparisons, decision_comparisons, runs = [], [], [], []
+    for group in groups:
+        gallery = data.gallery(group[0].evaluation, group[0].settings["split"])
+        compared = compare_runs(
+            group,
+            runs_without_decisions,
+            gallery,
+            options,
+        )
+        all_compared.append(compared)
+        comparisons.append(compared.comparisons)
+        decision_comparisons.append(compared.decision_comparisons)
+        for series in compared.series:
+            runs += series.runs
     artifacts = all_artifacts(runs)
-    marked = mark_significant([*claims, *decided])
-    claims = marked[: len(models)]
-    decided = marked[len(models) :]
-    groups = []
-    for number, comparisons in enumerate(zip(models, claims, timed, decided, strict=True)):
-        groups.append(_group(*comparisons, data, options, f"set{number}"))
+
+    # The p-values of all test sets are corrected together; comparisons with baselines of as much time have their marks.
+    marked = mark_significant([*comparisons, *decision_comparisons])
+    test_sets = []
+    for number, compared in enumerate(all_compared):
+        compared = replace(
+            compared,
+            comparisons=marked[number],
+            decision_comparisons=marked[len(all_compared) + number],
+        )
+        test_sets.append(_test_set(compared, data, options, f"set{number}"))
 
     last = max(datetime.fromisoformat(run.manifest.finished) for run in runs)
     dataset = runs[0].manifest.dataset
@@ -235,8 +228,8 @@ def report_of(
         dataset=dataset,
         date=f"{last.day} {last:%B %Y}",
         level=options.interval_level,
-        groups=groups,
-        sections=[section for section in _sections(groups, data, artifacts, options) if section.parts],
+        test_sets=test_sets,
+        sections=[section for section in _sections(test_sets, data, artifacts, options) if section.parts],
         removed=[artifact for artifact in artifacts if artifact.manifest is None],
     )
     problems = []
@@ -247,202 +240,138 @@ def report_of(
     return report
 
 
-def _compared(
-    runs: Sequence[EvaluatedRun],
-    runs_before: Mapping[str, EvaluatedRun],
-    data: ShownData,
-    options: ReportSettings,
-) -> tuple[list[Series], list[Comparison], list[Comparison], list[Comparison]]:
-    """Return the models on one test set, and their comparisons.
-
-    These are with baselines of as many updates, with baselines of as much time, and with the same trainings without
-    people's decisions, where these were evaluated, too (`runs_before`, by the names of evaluations with decisions).
-    """
-    series = series_of(runs)
-    gallery = data.gallery(runs[0].evaluation, runs[0].settings["split"])
-    if options.compare:
-        series = list(two_compared(series, options.compare))
-    if gallery is None:
-        return series, [], [], []
-    how = gallery.split, options.bootstrap_samples, options.interval_level
-    if options.compare:
-        return series, compare_with_baselines([SeriesPair(*series)], *how), [], []
-    of_updates = compare_with_baselines(pairs_with_baselines(series, UPDATES), *how)
-    (of_time,) = mark_significant([compare_with_baselines(pairs_with_baselines(series, TIME), *how)])
-
-    # Of a model, only the seeds that were evaluated both with and without decisions.
-    pairs = []
-    for model in series:
-        runs = []
-        earlier = []
-        for run in newest_by_seed(model).values():
-            if run.evaluation.name in runs_before:
-                runs.append(run)
-                earlier.append(runs_before[run.evaluation.name])
-        if runs:
-            with_decisions = replace(model, all=tuple(runs))
-            without = Series(f"{model.name} without decisions", tuple(earlier))
-            pairs.append(SeriesPair(without, with_decisions))
-    return series, of_updates, of_time, compare_with_baselines(pairs, *how)
-
-
-def _group(
-    series: list[Series],
-    claims: list[Comparison],
-    timed: list[Comparison],
-    decided: list[Comparison],
+def _test_set(
+    compared: ComparedSeries,
     data: ShownData,
     options: ReportSettings,
     prefix: str,
-) -> Group:
-    """Return what the page says first of a test set."""
+) -> TestSet:
+    """Return what a page shows of a test set; `prefix` begins the ids inside its drawings."""
+    all_series, comparisons = compared.series, compared.comparisons
+
     # Kinds of edits that a model tells from captions more, or less often, than its baseline.
     sentences = []
-    for claim in claims:
-        of_model = contents_of(claim.series.all, DISCRIMINATION)
-        of_baseline = contents_of(claim.baseline.all, DISCRIMINATION)
-        gained, lost = discrimination.gained_and_lost(of_model, of_baseline)
+    for comparison in comparisons:
+        name = comparison.series.name
+        of_series = contents_of(comparison.series.runs, DISCRIMINATION)
+        of_baseline = contents_of(comparison.baseline.runs, DISCRIMINATION)
+        gained, lost = discrimination.gained_and_lost(of_series, of_baseline)
         if gained:
-            sentences.append(f"{claim.series.name} prefers captions to edits of {'; '.join(gained)}.")
+            sentences.append(f"{name} prefers captions to edits of {'; '.join(gained)}.")
         if lost:
-            sentences.append(f"{claim.series.name} prefers captions less often to edits of {'; '.join(lost)}.")
-    sentences.append(answer(series, claims))
+            sentences.append(f"{name} prefers captions less often to edits of {'; '.join(lost)}.")
+    sentences.append(headline(all_series, comparisons))
 
-    styles = line_styles(series)
+    styles = line_styles(all_series)
     evidence = None
-    if len(series) > 1:
-        baseline = claims[0].baseline if claims else None
+    if len(all_series) > 1:
+        baseline = comparisons[0].baseline if comparisons else None
         evidence = interval_plot(
             f"{prefix}-evidence",
-            series,
+            all_series,
             styles,
             baseline,
-            _MOST_SHOWN,
         )
 
-    run = series[0].first
+    run = all_series[0].first_run
     images, captions = run.size
     description = (
         f"{run.settings['split']} split of {run.manifest.dataset}, {images:,} images with {captions:,} captions"
     )
-    if options.compare and claims:
-        description += f"; seeds compared: {', '.join(map(str, claims[0].seeds))}"
-    return Group(
+    if options.compare and comparisons:
+        description += f"; seeds compared: {', '.join(map(str, comparisons[0].seeds))}"
+    return TestSet(
         description=description,
-        series=series,
-        claims=claims,
-        timed=timed,
-        decided=decided,
-        answer=" ".join(sentences),
+        compared=compared,
+        headline=" ".join(sentences),
         evidence=evidence,
-        notes=[*_notes(series, data, options), *decision_notes(series, decided)],
-        table=scores.overview_table(series, claims, timed, options.published),
-        curves=training_curves(series, styles, prefix),
+        notes=[
+            *training_notes(all_series, data.gallery),
+            *negatives.hardness_notes(all_series, dict(options.names)),
+            *decision_notes(all_series, compared.decision_comparisons),
+        ],
+        table=scores.overview_table(compared, options.published),
+        curves=training_curves(all_series, styles, prefix),
     )
-
-
-def _notes(
-    series: Sequence[Series],
-    data: ShownData,
-    options: ReportSettings,
-) -> list[str]:
-    """Return sentences to know before the answer is used: leaks, models that were stopped early, hard negatives."""
-    notes = []
-    prepare = series[0].first.prepare
-    if prepare.manifest is not None and prepare.manifest.metrics.get("leaks"):
-        notes.append(f"{LEAKED.format(prepare.manifest.metrics['leaks'])}.")
-
-    unfinished = []
-    for each in series:
-        model = each.first.model
-        if not model.history:
-            continue
-        gallery = data.gallery(model.artifact, "val")
-        if gallery is not None:
-            reason = why_longer(model.history, model.settings, len(gallery.split.image_ids))
-            if reason:
-                unfinished.append(f"{each.name}: {reason}")
-    if unfinished:
-        notes.append(f"Train longer first. {join_some(unfinished, _MOST_SHOWN, '; ')}.")
-    return notes + negatives.hardness_notes(series, dict(options.names))
 
 
 # -- Sections
 
 
 def _sections(
-    groups: Sequence[Group],
+    test_sets: Sequence[TestSet],
     data: ShownData,
     artifacts: Sequence[ChainArtifact],
     options: ReportSettings,
 ) -> Iterator[Section]:
+    """Yield the sections of a page in their order, also those without parts."""
     sentences = negatives.sentence_parts(artifacts, data.gallery, options.examples, options.seed)
-    details = _measured(groups, discrimination.SHOWN)
+    details = _measured(test_sets, discrimination.SHOWN)
     if details:
         details += sentences[1:]
         sentences = sentences[:1]
     yield Section("Details", details, open=True)
 
-    # Queries of a model that has a baseline, else of the best.
-    first_group = groups[0]
-    baseline = None
-    if first_group.claims:
-        claim = first_group.claims[0]
-        series = claim.series
-        baseline = claim.baseline
+    # Queries of a series that has a baseline, else of the best.
+    first = test_sets[0].compared
+    if first.comparisons:
+        series = first.comparisons[0].series
+        baseline = first.comparisons[0].baseline
     else:
-        series = max(first_group.series, key=rsum_of)
-    gallery = data.gallery(series.first.evaluation, series.first.settings["split"])
+        series = max(first.series, key=Series.rsum)
+        baseline = None
+    gallery = data.gallery(series.first_run.evaluation, series.first_run.settings["split"])
     names = dict(options.names)
-    found, likely = [], []
+    retrieved, likely = [], []
     if gallery is not None:
-        found = retrieval_examples(series, baseline, gallery, options.examples)
+        retrieved = retrieval_examples(series, baseline, gallery, options.examples)
         likely = negatives.likely_answers(series, gallery, names, options.examples)
     hardest, likely_mined = negatives.mining_parts(artifacts, names, data.gallery, options.examples)
     yield Section("Likelier right than not", [*likely, *likely_mined], open=True)
-    yield Section("What it finds", found, open=True)
+    yield Section("What it finds", retrieved, open=True)
     yield Section("The hardest negatives", hardest, open=True)
 
     all_scores, curves, costs = [], [], []
-    for group in groups:
-        all_scores += scores.score_tables(group.series, options.published)
-        all_scores += scores.recall_differences(group.claims)
-        all_scores += _settings_that_differ(group.series)
-        curves += group.curves
-        costs.append(scores.cost_table(group.series))
+    for test_set in test_sets:
+        all_series = test_set.compared.series
+        all_scores += scores.score_tables(all_series, options.published)
+        all_scores += scores.recall_differences(test_set.compared.comparisons)
+        all_scores += _setting_facts(all_series)
+        curves += test_set.curves
+        costs.append(scores.cost_table(all_series))
     yield Section("All scores", all_scores)
-    others = []
+    more_measures = []
     for question in questions():
         for measured in getattr(question, "SHOWN", ()):
             if measured not in discrimination.SHOWN:
-                others.append(measured)
-    yield Section("More measures", _measured(groups, others))
+                more_measures.append(measured)
+    yield Section("More measures", _measured(test_sets, more_measures))
     yield Section("Training", curves)
     yield Section("Written sentences", sentences)
     yield Section("Cost", costs, timed=True)
     yield Section("Provenance", list(_provenance(artifacts)))
 
 
-def _measured(groups: Sequence[Group], shown: Sequence[Measured]) -> list[Part]:
+def _measured(test_sets: Sequence[TestSet], shown: Sequence[Measured]) -> list[Part]:
     tables: list[Part] = []
-    for group in groups:
-        tables += scores.measured_tables(shown, group.series)
+    for test_set in test_sets:
+        tables += scores.measured_tables(shown, test_set.compared.series)
     return tables
 
 
-def _settings_that_differ(series: Sequence[Series]) -> list[Facts]:
-    """Return which settings of models are not as declared, and which tell them from others of their name."""
+def _setting_facts(all_series: Sequence[Series]) -> list[Facts]:
+    """Return the settings of series that are not as declared, or that tell them from others of their name."""
     facts = []
-    for each in series:
-        departures = each.first.departures
+    for series in all_series:
+        departures = series.first_run.departures
         differing = []
         if departures:
             differing.append(join_departures(departures))
-        for key, value in each.differing.items():
+        for key, value in series.differing.items():
             if key not in departures:
                 differing.append(f"{key} {value_text(value)}")
         if differing:
-            facts.append((each.name, ", ".join(differing)))
+            facts.append((series.name, ", ".join(differing)))
     if not facts:
         return []
     return [Facts("Settings that differ", facts, "From those in stages/*.toml, or from models of the same name.")]
@@ -450,8 +379,8 @@ def _settings_that_differ(series: Sequence[Series]) -> list[Facts]:
 
 def _provenance(artifacts: Sequence[ChainArtifact]) -> Iterator[Facts]:
     # Each version, and each artifact, once and in the order of the artifacts.
-    versions: dict[str, dict[str, None]] = defaultdict(dict)
-    paths: dict[str, list[str]] = defaultdict(list)
+    versions = defaultdict(dict)
+    paths = defaultdict(list)
     fingerprints = []
     for artifact in artifacts:
         fingerprints.append((artifact.path, artifact.fingerprint))

@@ -123,7 +123,7 @@ def departures(model: ChainArtifact, declared: Declared) -> dict[str, Departure]
 
 
 def _departures_of(artifact: ChainArtifact, declared: Declared) -> dict[str, Departure]:
-    """Return departures that no name tells, on a dataset that declarations speak of; on others its owner declares."""
+    """Return the departures that no name tells; none on a dataset of a user, which no declaration speaks of."""
     manifest = artifact.manifest
     if manifest is None or manifest.dataset not in DATASET_SELECTORS:
         return {}
@@ -136,15 +136,15 @@ def _departures_of(artifact: ChainArtifact, declared: Declared) -> dict[str, Dep
                 skipped.add(f"loss.{key}")
 
     values = dict(leaves(manifest.settings))
-    found = {}
+    differing = {}
     for key, declared_value in leaves(declared(manifest)):
         # No declaration can name the files of given embeddings.
         if key in skipped or key.startswith("files."):
             continue
         # A setting that is newer than the artifact says nothing about it.
         if key in values and values[key] != declared_value:
-            found[key] = Departure(values[key], declared_value)
-    return found
+            differing[key] = Departure(values[key], declared_value)
+    return differing
 
 
 def _key_prefix(artifact: ChainArtifact, model: ChainArtifact) -> str | None:
@@ -158,9 +158,9 @@ def _key_prefix(artifact: ChainArtifact, model: ChainArtifact) -> str | None:
     return f"{backbone_title(backbone)} {title} "
 
 
-def join_departures(found: Mapping[str, Departure], most: int = MOST_LISTED) -> str:
+def join_departures(departures_by_key: Mapping[str, Departure], most: int = MOST_LISTED) -> str:
     """Return departures as a list: `epochs 1 instead of 6, loss.alpha 0.4 instead of 0.3, 3 more`."""
-    return join_some([f"{key} {departure}" for key, departure in found.items()], most)
+    return join_some([f"{key} {departure}" for key, departure in departures_by_key.items()], most)
 
 
 def distinctions(

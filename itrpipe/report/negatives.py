@@ -26,11 +26,18 @@ from itrpipe.mining.judged import LIKELY
 from itrpipe.mining.lists import MinedList, read_list
 from itrpipe.mining.statistics import TOPS, beaten_percent
 from itrpipe.report.chain import ChainArtifact
-from itrpipe.report.claims import score_of
 from itrpipe.report.names import backbone_title, distinctions, method_title, model_title
-from itrpipe.report.pictures import SHOWN, Example, Examples, LikelyPairs, Picture, SplitPictures, likely_pairs
+from itrpipe.report.pictures import (
+    SHOWN_CANDIDATES,
+    Example,
+    Examples,
+    LikelyPairs,
+    Picture,
+    SplitPictures,
+    likely_pairs,
+)
 from itrpipe.report.plots import Panels, reliability_plot
-from itrpipe.report.runs import Series, newest_by_seed
+from itrpipe.report.series import Series
 from itrpipe.storage.artifact import CORRECTED
 from itrpipe.synthesis.sentences import SentenceFile
 
@@ -113,7 +120,7 @@ def mining_parts(
             minings.append(artifact)
             if artifact.stage in artifact.inputs:
                 searches.add(artifact.inputs[artifact.stage].folder)
-    # Lists that were only searched for others are told by these.
+    # Lists that other lists were made from are left out, since these show them.
     minings = [mining for mining in minings if mining.folder not in searches]
     if not minings:
         return [], []
@@ -329,7 +336,7 @@ def _most_confused(
                 float(own_scores[row]),
             )
         ]
-        for place, other in enumerate(lists.candidates[row, :SHOWN].tolist()):
+        for place, other in enumerate(lists.candidates[row, :SHOWN_CANDIDATES].tolist()):
             if other < 0:
                 continue
             score = float(lists.scores[row, place])
@@ -355,7 +362,7 @@ def likely_answers(
         names: folder of a training artifact -> name of its model, where it has one.
         count: examples of the report.
     """
-    run = series.first
+    run = series.first_run
     by_judges = (run.wrote(CORRECTED) or {}).get("by_judges")
     if by_judges is None:
         return []
@@ -391,13 +398,17 @@ def _likely_note(likely: int) -> str:
     return f"the judge takes {likely:,} for right with a probability above one half. {_ABOUT_LIKELY}"
 
 
-def hardness_notes(series: Sequence[Series], names: Mapping[str, str]) -> list[str]:
-    """Say how hard the hardest negatives of the first model with mined ones are, in the mean over its seeds.
+def hardness_notes(all_series: Sequence[Series], names: Mapping[str, str]) -> list[str]:
+    """Say how hard the hardest negatives of the first series with mined ones are, in the mean over its seeds.
 
     A second sentence says how often the model that mined is wrong on the test set, if it was evaluated there.
+
+    Args:
+        all_series: of all runs on a test set.
+        names: folder of a training artifact -> name of its model, where it has one.
     """
-    for each in series:
-        runs = newest_by_seed(each).values()
+    for series in all_series:
+        runs = series.run_of_seed.values()
         minings, captions, images = [], [], []
         for run in runs:
             mining = run.model.mining
@@ -416,13 +427,13 @@ def hardness_notes(series: Sequence[Series], names: Mapping[str, str]) -> list[s
             f"the pairs, the hardest image in {image.text} %, by {name}."
         )
         miner = first_model(minings[0].inputs).name
-        for other in series:
-            run = other.first
+        for other in all_series:
+            run = other.first_run
             if len(run.members) == 1 and run.model.artifact.name == miner:
                 test = (
                     f"In the {run.settings['split']} split, from which it did not learn, it ranks a wrong caption "
-                    f"first for {100 - score_of(other, 'i2t_r1').value:.1f} % of the images, a wrong image for "
-                    f"{100 - score_of(other, 't2i_r1').value:.1f} % of the captions."
+                    f"first for {100 - other.score('i2t_r1').value:.1f} % of the images, a wrong image for "
+                    f"{100 - other.score('t2i_r1').value:.1f} % of the captions."
                 )
                 return [training, test]
         return [training]
@@ -446,7 +457,7 @@ def sentence_parts(
         count: captions.
         seed: of their choice.
     """
-    rows, makers_of_twins, other_makers = [], [], []
+    rows, generators = [], []
     for artifact in artifacts:
         if artifact.stage != "synthesize" or artifact.manifest is None:
             continue
@@ -462,10 +473,7 @@ def sentence_parts(
         if not_true and not_true["sentences"]:
             still_true = Number(100 - not_true["percent"])
         rows.append(Row(generator_name(artifact), [*cells, still_true]))
-        if artifact.settings.get("twins"):
-            makers_of_twins.append(artifact)
-        else:
-            other_makers.append(artifact)
+        generators.append(artifact)
     if not rows:
         return []
     rejected = [f"{reason}, %" for reason in _REJECTED.values()]
@@ -483,7 +491,9 @@ def sentence_parts(
         note,
         head="generator",
     )
-    for artifact in (*makers_of_twins, *other_makers):
+    # Twins are shown before other sentences.
+    generators.sort(key=lambda artifact: not artifact.settings.get("twins"))
+    for artifact in generators:
         gallery = gallery_of(artifact, artifact.settings.get("split", TRAIN))
         if gallery is not None:
             examples = _written_examples(artifact, gallery, count, seed)

@@ -1,7 +1,7 @@
 """A report as a page, as text for a terminal, as Markdown and as JSON.
 
-The page is one file that needs no script, no network and no server. The answer, one table and pictures come first; all
-else is folded.
+The page is one file that needs no script, no network and no server. The headline, one table and pictures come first;
+all else is folded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from itrpipe.config import leaves
 from itrpipe.evaluation.tables import Table, as_json, as_lines, as_markdown, with_minus, wrapped
 from itrpipe.printable import printable_lines
-from itrpipe.report.claims import Comparison
+from itrpipe.report.comparisons import Comparison
 from itrpipe.report.contents import ReportPage, Section
 from itrpipe.report.names import value_text
 from itrpipe.report.runs import EvaluatedRun
@@ -33,13 +33,13 @@ def html(report: ReportPage) -> str:
 
 
 def text(report: ReportPage) -> str:
-    """Return the answer and the main table of each test set, as text for a terminal, and what is remarkable."""
+    """Return the headline and the main table of each test set, as text for a terminal, and what is remarkable."""
     lines = wrapped(report.title)
-    for group in report.groups:
-        lines += ["", *wrapped(group.description), "", *wrapped(group.answer)]
-        for note in group.notes:
+    for test_set in report.test_sets:
+        lines += ["", *wrapped(test_set.description), "", *wrapped(test_set.headline)]
+        for note in test_set.notes:
             lines += wrapped(note)
-        lines += as_lines(group.table)
+        lines += as_lines(test_set.table)
     for section in report.sections:
         if section.open:
             for table in _tables(section):
@@ -48,12 +48,12 @@ def text(report: ReportPage) -> str:
 
 
 def markdown(report: ReportPage) -> str:
-    """Return the answer and the main table of each test set, for a README or a paper's repository."""
+    """Return the headline and the main table of each test set, for a README or a paper's repository."""
     paragraphs = []
-    for group in report.groups:
-        if len(report.groups) > 1:
-            paragraphs.append(f"**{report.title}**: {group.description}.")
-        paragraphs += [as_markdown(group.table), group.answer]
+    for test_set in report.test_sets:
+        if len(report.test_sets) > 1:
+            paragraphs.append(f"**{report.title}**: {test_set.description}.")
+        paragraphs += [as_markdown(test_set.table), test_set.headline]
     return "\n\n".join(filter(None, paragraphs)) + "\n"
 
 
@@ -77,14 +77,15 @@ def insert_tables(
 
 def results(report: ReportPage) -> dict[str, Any]:
     """Return all numbers of a report but times, unrounded: `runs`, `claims` against baselines, and tables."""
-    answers, notes = [], []
-    runs, claims, tables = [], [], []
-    for group in report.groups:
-        answers.append(group.answer)
-        notes.append(group.notes)
-        for series in group.series:
-            runs += map(_run_facts, series.all)
-        claims += map(_claim_facts, group.claims + group.timed + group.decided)
+    headlines, notes = [], []
+    runs, comparisons, tables = [], [], []
+    for test_set in report.test_sets:
+        headlines.append(test_set.headline)
+        notes.append(test_set.notes)
+        compared = test_set.compared
+        for series in compared.series:
+            runs += map(_run_facts, series.runs)
+        comparisons += compared.comparisons + compared.time_comparisons + compared.decision_comparisons
     for section in report.sections:
         if not section.timed:
             tables += map(as_json, _tables(section))
@@ -92,10 +93,10 @@ def results(report: ReportPage) -> dict[str, Any]:
         "title": report.title,
         "dataset": report.dataset,
         "interval_level": report.level,
-        "answers": answers,
+        "answers": headlines,
         "notes": notes,
         "runs": runs,
-        "claims": claims,
+        "claims": list(map(_comparison_facts, comparisons)),
         "tables": tables,
         "removed": [artifact.path for artifact in report.removed],
     }
@@ -148,11 +149,11 @@ def _run_facts(run: EvaluatedRun) -> dict[str, Any]:
     return facts
 
 
-def _claim_facts(comparison: Comparison) -> dict[str, Any]:
+def _comparison_facts(comparison: Comparison) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "model": comparison.series.name,
         "baseline": comparison.baseline.name,
-        "runs": [run.label for run in comparison.series.all],
+        "runs": [run.label for run in comparison.series.runs],
         "seeds": comparison.seeds,
         "result": comparison.claim.word,
         "significant": comparison.claim.significant,

@@ -15,12 +15,13 @@ import numpy as np
 from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, picture_rgb, read_image
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.truth import known_pairs
-from itrpipe.report.runs import EvaluatedRun, Series
+from itrpipe.report.runs import EvaluatedRun
+from itrpipe.report.series import Series
 
 LONGEST_SIDE = 288
 """Pixels: sharp at the 144 CSS pixels of a dense display, and large enough to be opened."""
-SHOWN = 5
-"""Candidates of a query."""
+SHOWN_CANDIDATES = 5
+"""Candidates that are shown of a query."""
 Mark = Literal["", "own", "true"]
 """`own`: belongs to the query. `true`: does not, but the caption is true of the image all the same."""
 
@@ -108,8 +109,7 @@ class Candidate:
         score: similarity with the query.
         place: position from 1; 0 of an own match that stands before what was found.
         mark: whether it is right.
-        false_negative: estimated probability, 0..1, that it matches though it counts as a negative; None where nothing
-            estimated it.
+        probability: estimate, 0..1, that it matches though it counts as a negative; None where nothing estimated it.
     """
 
     text: str
@@ -117,7 +117,7 @@ class Candidate:
     score: float
     place: int
     mark: Mark
-    false_negative: float | None = None
+    probability: float | None = None
 
 
 @dataclass(frozen=True)
@@ -186,22 +186,18 @@ class SplitPictures:
             place, score: see `Candidate`.
             probability: that it is a false negative.
         """
-        mark = self._mark(of_images, query, row)
+        text = ""
+        picture = None
         if of_images:
-            return Candidate(
-                self.split.texts[row],
-                None,
-                score,
-                place,
-                mark,
-                probability,
-            )
+            text = self.split.texts[row]
+        else:
+            picture = self.picture(row)
         return Candidate(
-            "",
-            self.picture(row),
+            text,
+            picture,
             score,
             place,
-            mark,
+            self._mark(of_images, query, row),
             probability,
         )
 
@@ -230,10 +226,10 @@ class SplitPictures:
         direction: str,
         query: int,
     ) -> Example:
-        """Return a query of a run with the first that it found, and the best own one if that is still listed.
+        """Return a query with the candidates that a run ranks first, and its best own match if that is still listed.
 
         Args:
-            run: that found.
+            run: that ranked them.
             baseline: whose rank of the right answer is shown, too; or None.
             direction: of the search.
             query: row.
@@ -247,7 +243,7 @@ class SplitPictures:
         for place, (name, score) in enumerate(ranked, 1):
             row = rows[name]
             is_own = self._mark(of_images, query, row) == "own"
-            if place <= SHOWN or (is_own and not has_own):
+            if place <= SHOWN_CANDIDATES or (is_own and not has_own):
                 candidates.append(self.candidate(of_images, query, row, place, score))
             has_own |= is_own
         baseline_rank = None
@@ -379,7 +375,7 @@ def retrieval_examples(
         gallery: of the split it was evaluated on.
         count: queries in each direction.
     """
-    run = series.first
+    run = series.first_run
     examples = []
     titles = {"t2i": "Images found for captions", "i2t": "Captions found for images"}
     for direction, title in titles.items():
@@ -389,7 +385,7 @@ def retrieval_examples(
             queries = np.argsort(-ranks, kind="stable")[:count].tolist()
             note = "Whose right answer ranks last."
         else:
-            baseline_run = baseline.first
+            baseline_run = baseline.first_run
             baseline_ranks = baseline_run.rankings[direction]["rank"].to_numpy()
             queries = most_moved(baseline_ranks, ranks, count)
             note = f"Whose right answer moved furthest up, then down, from {baseline.name}."

@@ -22,13 +22,13 @@ import numpy as np
 
 from itrpipe.evaluation.metrics import RSUM
 from itrpipe.evaluation.results import FULL
-from itrpipe.report.claims import rsum_of, score_of
-from itrpipe.report.runs import FIRST, Series, TrainedModel, newest_by_seed
+from itrpipe.report.runs import TrainedModel
+from itrpipe.report.series import Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SERIES = 6
+MAX_COLOURS = 6
 """Distinguishable colours beside the grey of the first training; more than that start over."""
 _INK, _MUTED, _RULE = "#010101", "#020202", "#030303"
 _VARIABLES = {
@@ -38,9 +38,11 @@ _VARIABLES = {
 }
 _COLOURS = []
 """The first is the grey of the first training."""
-for _index in range(SERIES + 1):
+for _index in range(MAX_COLOURS + 1):
     _COLOURS.append(f"#05050{_index}")
     _VARIABLES[f"#05050{_index}"] = f"series-{_index}"
+_MOST_DRAWN = 4
+"""Series in one drawing of intervals, the best and the baseline."""
 _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unscaled on a phone
 _TICKS = 6
 _DASHES = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
@@ -112,7 +114,7 @@ class Panels:
     note: str
 
 
-def line_styles(series: Sequence[Series]) -> dict[str, LineStyle]:
+def line_styles(all_series: Sequence[Series]) -> dict[str, LineStyle]:
     """Return colour and dashes of each series, by its name.
 
     Where there are more methods than colours, dashes tell those of one colour apart, too.
@@ -120,54 +122,62 @@ def line_styles(series: Sequence[Series]) -> dict[str, LineStyle]:
     # Of several first trainings of a backbone, which differ in their settings, one is grey.
     backbones = []
     grey_of_backbone = {}
-    for each in series:
-        backbone = each.first.backbone
+    for series in all_series:
+        backbone = series.first_run.backbone
         if backbone not in backbones:
             backbones.append(backbone)
-        if FIRST in each.first.roles:
-            grey_of_backbone.setdefault(backbone, each.name)
+        if "first training" in series.first_run.roles:
+            grey_of_backbone.setdefault(backbone, series.name)
     greys = grey_of_backbone.values()
-    methods = list(dict.fromkeys(each.method for each in series if each.name not in greys))
-    rounds = max(1, math.ceil(len(methods) / SERIES))  # how often the colours are gone through
+    methods = list(dict.fromkeys(series.method for series in all_series if series.name not in greys))
+    rounds = max(1, math.ceil(len(methods) / MAX_COLOURS))  # how often the colours are gone through
 
     styles = {}
-    for each in series:
+    for series in all_series:
         colour, round_number = 0, 0
-        if each.name not in greys:
-            round_number, place = divmod(methods.index(each.method), SERIES)
+        if series.name not in greys:
+            round_number, place = divmod(methods.index(series.method), MAX_COLOURS)
             colour = place + 1
-        dashes = backbones.index(each.first.backbone) * rounds + round_number
-        styles[each.name] = LineStyle(_COLOURS[colour], _DASHES[dashes % len(_DASHES)])
+        dashes = backbones.index(series.first_run.backbone) * rounds + round_number
+        styles[series.name] = LineStyle(_COLOURS[colour], _DASHES[dashes % len(_DASHES)])
     return styles
 
 
 def interval_plot(
     name: str,
-    series: Sequence[Series],
+    all_series: Sequence[Series],
     styles: Mapping[str, LineStyle],
     baseline: Series | None,
-    most: int,
 ) -> Plot:
     """Draw the RSum of the best models and of the baseline with intervals over images, below each other.
 
     Args:
         name: of the drawing.
-        series: of all runs on a test set.
+        all_series: of all runs on a test set.
         styles: of a series, by its name.
-        baseline: what they are to be compared with, drawn across, too; or None.
-        most: models that are drawn.
+        baseline: that they are compared with, drawn across, too; or None.
     """
     figure, axes = panel()
-    level = 100 * series[0].first.settings["interval_level"]
+    level = 100 * all_series[0].first_run.settings["interval_level"]
     title = f"RSum with {level:g} % intervals over images, means over seeds"
     if baseline is not None:
         title += f"; shaded: {baseline.name}"
-    has_one_backbone = len({each.first.backbone for each in series}) == 1
+    has_one_backbone = len({series.first_run.backbone for series in all_series}) == 1
+
+    # The best, and the baseline however it ranks.
+    drawn = []
+    room = _MOST_DRAWN if baseline is None else _MOST_DRAWN - 1
+    for series in sorted(all_series, key=Series.rsum, reverse=True):
+        if series is baseline:
+            drawn.append(series)
+        elif room > 0:
+            drawn.append(series)
+            room -= 1
 
     places, labels, wrapped_labels = [], [], []
     bottom = 0.0
-    for each in _best(series, baseline, most):
-        label = each.method if has_one_backbone else each.name
+    for series in drawn:
+        label = series.method if has_one_backbone else series.name
         lines = textwrap.wrap(label, _LABEL_LENGTH)
         height = 1 + _LABEL_LINE * (len(lines) - 1)
         place = bottom + height / 2
@@ -175,9 +185,9 @@ def interval_plot(
         labels.append(label)
         places.append(place)
         wrapped_labels.append("\n".join(lines))
-        rsum = score_of(each)
-        colour = styles[each.name].colour
-        axes.plot(_rsum_interval(each), [place, place], color=colour, linewidth=2.2)
+        rsum = series.score()
+        colour = styles[series.name].colour
+        axes.plot(_rsum_interval(series), [place, place], color=colour, linewidth=2.2)
         axes.plot(
             [rsum.value],
             [place],
@@ -197,7 +207,7 @@ def interval_plot(
         )
     if baseline is not None:
         axes.axvline(
-            rsum_of(baseline),
+            baseline.rsum(),
             color=_MUTED,
             linewidth=0.9,
             linestyle=(0, (1, 2)),
@@ -212,27 +222,10 @@ def interval_plot(
     return Plot(title, svg(figure, name, f"{title}: {', '.join(labels)}"))
 
 
-def _best(
-    series: Sequence[Series],
-    baseline: Series | None,
-    most: int,
-) -> list[Series]:
-    """Return the models of the highest RSum, the best first, and the baseline among them however it ranks."""
-    room = most if baseline is None else most - 1
-    best = []
-    for each in sorted(series, key=rsum_of, reverse=True):
-        if each is baseline:
-            best.append(each)
-        elif room > 0:
-            best.append(each)
-            room -= 1
-    return best
-
-
 def _rsum_interval(series: Series) -> tuple[float, float]:
     """Return the ends of the interval of its RSum over images: means of those of its seeds."""
     lows, highs = [], []
-    for run in newest_by_seed(series).values():
+    for run in series.run_of_seed.values():
         rsum = run.metrics[FULL][RSUM]
         lows.append(rsum["low"])
         highs.append(rsum["high"])
@@ -294,23 +287,23 @@ _MOST_MARKED = 40
 
 
 def training_curves(
-    series: Sequence[Series],
+    all_series: Sequence[Series],
     styles: Mapping[str, LineStyle],
     prefix: str,
 ) -> list[Panels]:
     """Draw the curves of models that were trained and are still there, without panels that have none.
 
     Args:
-        series: of the runs on one test set.
+        all_series: of the runs on one test set.
         styles: of a series, by its name.
         prefix: of the ids inside the drawings.
     """
     trained = defaultdict(list)
-    for each in series:
-        for run in each.all:
+    for series in all_series:
+        for run in series.runs:
             model = run.model
             if len(run.members) == 1 and not run.rerank and model.history:
-                trained[each.name].append(model)
+                trained[series.name].append(model)
     plots = []
     for column, title in _BY_EPOCH.items():
         measured = {}

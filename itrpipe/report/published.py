@@ -39,9 +39,19 @@ class Tolerance(Settings):
             raise ValueError(f"close = {self.close:g} is less than ok = {self.ok:g}")
         return self
 
-    def judge(self, difference: float, recalls: int) -> Verdict:
-        """Return what a difference of a sum of so many recalls, in percent points, counts as."""
-        distance = abs(difference) / math.sqrt(recalls / len(RECALLS))
+    def verdict(
+        self,
+        published: Published,
+        measured: float | None,
+        expected: float,
+        recalls: int,
+    ) -> Verdict:
+        """Return the verdict on the measured sum of so many recalls, in percent points, beside the published one."""
+        if measured is None:
+            return "missing"
+        if not published.judged:
+            return "shown"
+        distance = abs(measured - expected) / math.sqrt(recalls / len(RECALLS))
         if distance <= self.ok:
             return "OK"
         if distance <= self.close:
@@ -153,12 +163,12 @@ class RunScores:
 
     Attributes:
         published: what was published.
-        headline: of the whole: RSum, or the sum of the scores that are compared.
-        scores: each of them.
+        total: RSum, or the sum of the scores that are compared.
+        scores: all of them.
     """
 
     published: Published
-    headline: Score
+    total: Score
     scores: list[Score]
 
 
@@ -181,39 +191,37 @@ def compare_published(
         DataError: a file of an evaluation is damaged.
     """
     compared = []
-    for each in published:
-        folder = evaluations.get(each.run)
+    for entry in published:
+        folder = evaluations.get(entry.run)
         scores = []
-        for metric, expected in each.scores.items():
-            measured = None if folder is None else _measured(folder, each.protocol, metric)
+        for metric, expected in entry.scores.items():
+            measured = None if folder is None else _measured(folder, entry.protocol, metric)
             recalls = len(RECALLS) if metric == RSUM else 1
-            verdict = _verdict(
-                each,
+            verdict = tolerance.verdict(
+                entry,
                 measured,
                 expected,
                 recalls,
-                tolerance,
             )
             scores.append(Score(metric, expected, measured, verdict))
         # RSum where it was published, else the sum of all scores.
         chosen = [score for score in scores if score.metric == RSUM] or scores
-        headline = chosen[0]
+        total = chosen[0]
         if len(chosen) > 1:
-            expected = sum(each.scores.values())
+            expected = sum(entry.scores.values())
             parts = [score.measured for score in chosen if score.measured is not None]
             measured = sum(parts) if len(parts) == len(chosen) else None
-            verdict = _verdict(
-                each,
+            verdict = tolerance.verdict(
+                entry,
                 measured,
                 expected,
                 len(chosen),
-                tolerance,
             )
-            headline = Score(f"sum of {len(chosen)} scores", expected, measured, verdict)
+            total = Score(f"sum of {len(chosen)} scores", expected, measured, verdict)
         if tiny and folder is not None:
-            headline = replace(headline, verdict="tiny")
+            total = replace(total, verdict="tiny")
             scores = [replace(score, verdict="tiny") for score in scores]
-        compared.append(RunScores(each, headline, scores))
+        compared.append(RunScores(entry, total, scores))
     return compared
 
 
@@ -232,35 +240,21 @@ def _measured(
     return dict(leaves(read_json(file))).get(path)
 
 
-def _verdict(
-    published: Published,
-    measured: float | None,
-    expected: float,
-    recalls: int,
-    tolerance: Tolerance,
-) -> Verdict:
-    if measured is None:
-        return "missing"
-    if not published.judged:
-        return "shown"
-    return tolerance.judge(measured - expected, recalls)
-
-
 def table_lines(compared: Sequence[RunScores]) -> list[str]:
-    """Return verdict, run, and both numbers of each as a line; the runs are aligned."""
+    """Return a line for each run, with its verdict and both numbers; the runs are aligned."""
     width = 0
-    for each in compared:
-        if len(each.published.name) <= 40:  # longer ones stick out, so that the others stay near their numbers
-            width = max(width, len(each.published.name))
+    for run_scores in compared:
+        if len(run_scores.published.name) <= 40:  # longer ones stick out, so that the others stay near their numbers
+            width = max(width, len(run_scores.published.name))
     lines = []
-    for each in compared:
-        published, headline = each.published, each.headline
-        metric = headline.metric.removesuffix(".value").removesuffix(".percent")
+    for run_scores in compared:
+        published, total = run_scores.published, run_scores.total
+        metric = total.metric.removesuffix(".value").removesuffix(".percent")
         if published.protocol != "full":
             metric = f"{published.protocol} {metric}"
-        measured = "not measured" if headline.measured is None else f"got {headline.measured:.1f}"
-        numbers = f"expected {headline.expected:.1f}, {measured}"
-        lines.append(f"{headline.verdict:<7}  {published.name:<{width}}  {metric} {numbers} ({published.source})")
+        measured = "not measured" if total.measured is None else f"got {total.measured:.1f}"
+        numbers = f"expected {total.expected:.1f}, {measured}"
+        lines.append(f"{total.verdict:<7}  {published.name:<{width}}  {metric} {numbers} ({published.source})")
     return lines
 
 
@@ -272,12 +266,12 @@ def expected_json(
 ) -> dict[str, Any]:
     """Return the content of `expected.json`."""
     runs = []
-    for each in compared:
-        run = each.published.model_dump(include={"where", "note", "protocol", "run"})
-        run["title"] = each.published.name
-        run["verdict"] = each.headline.verdict
-        run["headline"] = asdict(each.headline)
-        run["scores"] = list(map(asdict, each.scores))
+    for run_scores in compared:
+        run = run_scores.published.model_dump(include={"where", "note", "protocol", "run"})
+        run["title"] = run_scores.published.name
+        run["verdict"] = run_scores.total.verdict
+        run["headline"] = asdict(run_scores.total)
+        run["scores"] = list(map(asdict, run_scores.scores))
         runs.append(run)
     return {
         "tolerance": tolerance.model_dump(),

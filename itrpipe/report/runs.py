@@ -1,22 +1,22 @@
-"""The evaluated runs of a report, their models, what they were made from, and which differ in nothing but a seed."""
+"""The evaluated runs of a report, and the trained models that they read."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from itrpipe.config import baseline_kind, declared_stages, leaves
-from itrpipe.evaluation.metrics import SIDES, Ranks
+from itrpipe.evaluation.metrics import SIDES, Ranks, random_recalls, reaches_chance
+from itrpipe.evaluation.results import FULL
 from itrpipe.features.declaration import GIVEN, model_inputs
 from itrpipe.mining.lists import DIRECTIONS
 from itrpipe.report.chain import ChainArtifact
@@ -26,7 +26,6 @@ from itrpipe.report.names import (
     backbone_title,
     choices_of,
     departures,
-    distinctions,
     method_title,
     model_title,
     title_by_choices,
@@ -34,18 +33,20 @@ from itrpipe.report.names import (
 from itrpipe.storage.artifact import HISTORY, METRICS, RANKINGS, Manifest
 from itrpipe.storage.disk import read_json
 from itrpipe.storage.tables import read_table
-from itrpipe.training.settings import FIRST_TRAINING, trains, unread
+from itrpipe.training.settings import FIRST_TRAINING, trains
 
+Role = Literal["first training", "declared", "in-batch", "untrained"]
+"""The roles that a model has as a baseline of others.
+
+`first training`: it is the first training of its backbone. `declared`: its configuration is declared as a baseline.
+`in-batch`: its method could take other negatives, weights and batches, and takes in-batch negatives. `untrained`: it is
+a pretrained model, or embeddings from files, so that seeds change nothing; one of several seeds that were trained
+elsewhere does not have this role.
+"""
 OBJECTIVE = "objective"
-FIRST, DECLARED, PLAIN, UNTRAINED = "first", "declared", "plain", "untrained"
-"""Roles of a model that others are compared with: of the first training; declared as a baseline; of a method that could
-take other negatives, weights and batches, and takes in-batch ones; a pretrained model as it is, or embeddings from
-files, in which seeds change nothing: it is not one of several seeds that were trained elsewhere."""
 MINING = "mining "
 """Begins the keys of the settings of a mining."""
-_SEED = "seed"
-_EMBEDDINGS = "embeddings"
-_STAGES_WITH_COST = ("train", _EMBEDDINGS, "mine_negatives", "synthesize")
+_STAGES_WITH_COST = ("train", "embeddings", "mine_negatives", "synthesize")
 """Stages that training a model costs."""
 _ARTIFACT_NAME = re.compile(r"([^.]+)\.(.+?)(?:\.s(\d+))?-[^-]+")
 """Configuration, backbone and seed in the name of an artifact, see `itrpipe.training.settings.run_label`."""
@@ -83,10 +84,10 @@ class TrainedModel:
     def values(self) -> dict[str, Any]:
         """Return its settings and those of its mined lists but the seed, by dotted keys; nothing if removed."""
         values = dict(leaves(self.settings))
-        values.pop(_SEED, None)
+        values.pop("seed", None)
         if self.mining is not None:
             for key, value in leaves(self.mining.settings):
-                if key != _SEED:
+                if key != "seed":
                     values[f"{MINING}{key}"] = value
         return values
 
@@ -109,19 +110,19 @@ class TrainedModel:
         return self.artifact.stage == "train" and (not self.settings or trains(self.settings))
 
     @cached_property
-    def roles(self) -> frozenset[str]:
-        """Return the roles above in which others are compared with it; none where it is one of the others."""
-        roles = set()
+    def roles(self) -> frozenset[Role]:
+        """Return the roles that it has as a baseline; none of a model that is no baseline."""
+        roles: set[Role] = set()
         if self.method_name == FIRST_TRAINING:
-            roles.add(FIRST)
+            roles.add("first training")
         if baseline_kind("train", self.method_name):
-            roles.add(DECLARED)
-        others = dict(self.choices)
-        others.pop(OBJECTIVE, None)
-        if self.choices and not any(others.values()):
-            roles.add(PLAIN)
+            roles.add("declared")
+        other_choices = dict(self.choices)
+        other_choices.pop(OBJECTIVE, None)
+        if self.choices and not any(other_choices.values()):
+            roles.add("in-batch")
         if not self.is_trained and not self.is_seed_elsewhere:
-            roles.add(UNTRAINED)
+            roles.add("untrained")
         return frozenset(roles)
 
     @property
@@ -177,7 +178,7 @@ def _history(artifact: ChainArtifact) -> list[dict[str, Any]]:
     return read_table(artifact.opened / HISTORY, (), _REMEDY).to_pylist()
 
 
-def _member_prefix(number: int) -> str:
+def member_prefix(number: int) -> str:
     """Return what stands before the settings of a member of an ensemble, counted from 1; nothing before the first's."""
     return "" if number == 1 else f"model {number} "
 
@@ -229,7 +230,7 @@ class EvaluatedRun:
         return self.settings.get("rerank", 0)
 
     @property
-    def roles(self) -> frozenset[str]:
+    def roles(self) -> frozenset[Role]:
         """Return the roles that all its members have."""
         return frozenset.intersection(*(model.roles for model in self.members))
 
@@ -270,7 +271,7 @@ class EvaluatedRun:
         departures = {}
         for number, model in enumerate(self.members, 1):
             for key, departure in model.departures.items():
-                departures[f"{_member_prefix(number)}{key}"] = departure
+                departures[f"{member_prefix(number)}{key}"] = departure
         return departures
 
     @property
@@ -313,14 +314,15 @@ class EvaluatedRun:
         images, captions = map(len, self.rankings.values())
         return images, captions
 
+    def is_at_chance(self) -> bool:
+        """Tell whether chance lies within or above the interval of its RSum."""
+        return reaches_chance(self.metrics[FULL], random_recalls(*self.size))
+
     def wrote(self, file: str) -> Any:
-        """Return what the evaluation wrote to a file: JSON, or the rows of a table; None where it did not write any."""
+        """Return the JSON that the evaluation wrote to a file; None where it wrote none."""
         if file not in self.manifest.outputs:
             return None
-        path = self.evaluation.folder / file
-        if file.endswith(".parquet"):
-            return read_table(path, (), _REMEDY).to_pylist()
-        return read_json(path)
+        return read_json(self.evaluation.folder / file)
 
     def ranks(self, column: str = "rank") -> Ranks:
         """Return ranks of both directions: `rank`, or where all correct matches are known `oracle_rank`."""
@@ -370,10 +372,10 @@ def _trained_model(
     declared: Declared,
     names: Mapping[str, str],
 ) -> TrainedModel:
-    """Return what an evaluation read as a model; see `group_runs`."""
-    if artifact.stage == _EMBEDDINGS:  # NAME.SPLIT or NAME@SEED.SPLIT
+    """Return a trained model by the name of its artifact and the user's name for it; see `group_runs`."""
+    if artifact.stage == "embeddings":  # NAME.SPLIT or NAME@SEED.SPLIT
         backbone, _, seed = artifact.name.partition(".")[0].partition("@")
-        title = _EMBEDDINGS if backbone == GIVEN else backbone_title(backbone)
+        title = "embeddings" if backbone == GIVEN else backbone_title(backbone)
         return TrainedModel(
             GIVEN,
             backbone,
@@ -407,7 +409,7 @@ def _sort_key(run: EvaluatedRun) -> tuple[str | int, ...]:
     """Return the place of a run in its set: baselines that others may begin with come first, further ones last."""
     place = 1
     if run.roles:
-        place = 0 if FIRST in run.roles or len(run.members) == 1 else 2
+        place = 0 if "first training" in run.roles or len(run.members) == 1 else 2
     settings = run.settings
     return settings["backbone"], place, settings["method"], len(run.members), run.rerank, run.seed, run.label
 
@@ -422,32 +424,6 @@ def all_artifacts(runs: Iterable[EvaluatedRun]) -> list[ChainArtifact]:
     return sorted(artifacts.values(), key=lambda each: (order.index(each.stage), each.name))
 
 
-@dataclass(frozen=True)
-class Series:
-    """Runs of one method and one backbone with equal settings, re-ranked alike.
-
-    Attributes:
-        name: for people: backbone, method, and of the settings in which it differs from series of the same as many as
-            tell it apart.
-        all: of every seed; several of one seed when a model was trained again.
-        differing: all settings in which it differs from series of the same, by their dotted keys.
-    """
-
-    name: str
-    all: tuple[EvaluatedRun, ...]
-    differing: Mapping[str, Any] = field(default_factory=dict, compare=False)
-
-    @property
-    def first(self) -> EvaluatedRun:
-        """Return one of them, for what they have in common."""
-        return self.all[0]
-
-    @property
-    def method(self) -> str:
-        """Return the name without the backbone."""
-        return self.name.removeprefix(f"{self.first.backbone}, ")
-
-
 def contents_of(runs: Iterable[EvaluatedRun], file: str) -> list[Any]:
     """Return what runs wrote to a file of their evaluations, of those that wrote any."""
     contents = []
@@ -456,60 +432,3 @@ def contents_of(runs: Iterable[EvaluatedRun], file: str) -> list[Any]:
         if content:
             contents.append(content)
     return contents
-
-
-def newest_by_seed(series: Series) -> dict[int, EvaluatedRun]:
-    """Return the newest run of every seed."""
-    newest = {}
-    for run in sorted(series.all, key=lambda run: (run.seed, run.manifest.finished)):
-        newest[run.seed] = run
-    return newest
-
-
-def series_of(runs: Sequence[EvaluatedRun]) -> list[Series]:
-    """Group runs by method, backbones and settings, in the order of the first of each group.
-
-    Members with different seeds, and removed models, whose settings are not known any more, stay alone.
-    """
-    groups: dict[str, list[EvaluatedRun]] = {}
-    titles, facts_of_groups = [], []
-    for index, run in enumerate(runs):
-        facts = _facts_of(run)
-        key = str(index)
-        if facts is not None and len({model.seed for model in run.members}) == 1:
-            # The title of a run's method also says how it was re-ranked, which its models do not know.
-            identity = [run.method, [model.method_name for model in run.members], facts]
-            key = json.dumps(identity, sort_keys=True, default=str)
-        if key not in groups:
-            groups[key] = []
-            titles.append(model_title(run.backbone, run.method))
-            facts_of_groups.append(facts or {})
-        groups[key].append(run)
-
-    series = []
-    distinguished = distinctions(titles, facts_of_groups)
-    for title, group, (differing, parts) in zip(titles, groups.values(), distinguished, strict=True):
-        more = len(differing) - len(parts)
-        if more:
-            parts.append(f"{more} more setting{'s' if more > 1 else ''}")
-        if parts:
-            title += f" ({', '.join(parts)})"
-        series.append(Series(title, tuple(group), differing))
-    return series
-
-
-def _facts_of(run: EvaluatedRun) -> dict[str, Any] | None:
-    """Return the settings by which runs are told apart; None where one of its models was removed."""
-    facts = {}
-    for number, model in enumerate(run.members, 1):
-        if model.artifact.manifest is None:
-            return None
-        if model.is_seed_elsewhere:
-            continue  # its name tells all
-        skipped = unread(model.settings)
-        for key, value in model.values.items():
-            if key not in skipped:
-                facts[f"{_member_prefix(number)}{key}"] = value
-    for key, departure in run.departures.items():
-        facts[key] = departure.value
-    return facts

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from itrpipe.evaluation.compare import AT_CHANCE, TOO_FEW
-from itrpipe.evaluation.intervals import Difference
 from itrpipe.evaluation.metrics import COMPARED, PROTOCOLS, RSUM, SIDES, random_recalls
 from itrpipe.evaluation.results import FULL, ORACLE
 from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table, duration, mean
 from itrpipe.printable import quantity
-from itrpipe.report.claims import Comparison, all_at_chance, rsum_of, score_of
+from itrpipe.report.comparisons import ComparedSeries, Comparison
 from itrpipe.report.names import join_departures
 from itrpipe.report.published import Published
-from itrpipe.report.runs import Series, contents_of, newest_by_seed
+from itrpipe.report.runs import contents_of
+from itrpipe.report.series import Series
 from itrpipe.storage.artifact import METRICS
 
 _OVERVIEW = {
@@ -27,8 +27,8 @@ _OVERVIEW = {
     "R@1 text → image": "t2i_r1",
 }
 """Column of the table of all models -> metric."""
-_AGAINST, _SEEDS, _TIME, _WORD = "against baseline", "over seeds", "same time", "result"
-"""Columns of the table of all models that compare them."""
+_AGAINST, _SEEDS, _TIME, _VERDICT = "against baseline", "over seeds", "same time", "result"
+"""Columns of the table of all models that compare them with their baselines."""
 _MOST_SETTINGS = 3
 """Settings of a model below its name."""
 _GLOSSARY = {
@@ -41,76 +41,69 @@ _GLOSSARY = {
 
 
 def overview_table(
-    series: Sequence[Series],
-    claims: Sequence[Comparison],
-    timed: Sequence[Comparison],
+    compared: ComparedSeries,
     published: Sequence[Published],
 ) -> Table:
-    """Return all models on a test set, best RSum first, with their difference to the baseline and the verdict.
+    """Return all series of a test set, best RSum first, with their difference to the baseline and the verdict.
 
     Args:
-        series: of all runs on it.
-        claims: against the baseline of as many updates, judged.
-        timed: against the baseline of as much time.
+        compared: the series and their comparisons, the significant ones marked.
         published: scores of whichever runs.
     """
+    comparisons = compared.comparisons
     columns = list(_OVERVIEW)
-    if claims:
+    if comparisons:
         columns.append(_AGAINST)
-    if any(claim.rsum.seeds for claim in claims):
+    if any(comparison.rsum.seeds for comparison in comparisons):
         columns.append(_SEEDS)
-    if timed:
+    if compared.time_comparisons:
         columns.append(_TIME)
-    if claims:
-        columns.append(_WORD)
+    if comparisons:
+        columns.append(_VERDICT)
 
     metrics = [_OVERVIEW.get(column, "") for column in columns]
-    claim_of_model, timed_of_model = {}, {}
-    for claim in claims:
-        claim_of_model[claim.series.name] = claim
-    for claim in timed:
-        timed_of_model[claim.series.name] = claim
-    baselines = {claim.baseline.name for claim in claims}
+    comparison_of_series, time_comparison_of_series = {}, {}
+    for comparison in comparisons:
+        comparison_of_series[comparison.series.name] = comparison
+    for comparison in compared.time_comparisons:
+        time_comparison_of_series[comparison.series.name] = comparison
+    baselines = {comparison.baseline.name for comparison in comparisons}
     rows = []
-    for each in sorted(series, key=rsum_of, reverse=True):
-        name = each.name
-        claim = claim_of_model.get(name)
+    for series in sorted(compared.series, key=Series.rsum, reverse=True):
+        name = series.name
+        comparison = comparison_of_series.get(name)
         cells: dict[str, Cell] = {}
         for column, metric in _OVERVIEW.items():
-            cells[column] = score_of(each, metric)
-        if name in timed_of_model:
-            cells[_TIME] = _rsum_difference(timed_of_model[name])
+            cells[column] = series.score(metric)
+        if name in time_comparison_of_series:
+            cells[_TIME] = _rsum_difference(time_comparison_of_series[name])
         if name in baselines:
-            cells[_WORD] = "baseline"
-        if claim is not None:
-            cells[_WORD] = claim.claim.word
-            cells[_AGAINST] = _rsum_difference(claim)
-            if claim.rsum.seeds is not None:
-                cells[_SEEDS] = Number(*claim.rsum.seeds, signed=True).spread
+            cells[_VERDICT] = "baseline"
+        if comparison is not None:
+            cells[_VERDICT] = comparison.claim.word
+            cells[_AGAINST] = _rsum_difference(comparison)
+            if comparison.rsum.seeds is not None:
+                cells[_SEEDS] = Number(*comparison.rsum.seeds, signed=True).spread
             if len(baselines) > 1:
-                name += f", against {claim.baseline.method}"
-        if cells.get(_WORD) != AT_CHANCE and all_at_chance(each):
-            cells[_WORD] = "learned little"
-        notes = [each.first.label]
-        seeds = newest_by_seed(each)
-        if len(seeds) > 1:
-            notes.append(f"{len(seeds)} seeds")
-        if each.first.departures:
-            notes.append(join_departures(each.first.departures, _MOST_SETTINGS))
+                name += f", against {comparison.baseline.method}"
+        if cells.get(_VERDICT) != AT_CHANCE and series.is_at_chance():
+            cells[_VERDICT] = "learned little"
+        run = series.first_run
+        notes = [run.label]
+        if len(series.run_of_seed) > 1:
+            notes.append(f"{len(series.run_of_seed)} seeds")
+        if run.departures:
+            notes.append(join_departures(run.departures, _MOST_SETTINGS))
         rows.append(Row(name, list(map(cells.get, columns)), "; ".join(notes)))
-        for scores in _published_of(each, published, FULL):
+        for scores in _published_of(series, published, FULL):
             if RSUM in scores.scores:
                 rows.append(_quoted_row("published", scores.scores, metrics, scores.source))
-    rows.append(_quoted_row("chance", random_recalls(*series[0].first.size), metrics))
-    return Table("", columns, rows, _overview_caption(series, claims, len(baselines)))
+    rows.append(_quoted_row("chance", random_recalls(*compared.series[0].first_run.size), metrics))
+    return Table("", columns, rows, _overview_caption(compared, len(baselines)))
 
 
-def _overview_caption(
-    series: Sequence[Series],
-    claims: Sequence[Comparison],
-    baselines: int,
-) -> str:
-    level = 100 * series[0].first.settings["interval_level"]
+def _overview_caption(compared: ComparedSeries, baselines: int) -> str:
+    level = 100 * compared.series[0].first_run.settings["interval_level"]
     sentences = [
         f"RSum is the sum of six recalls, 600 at best. Below a number its {level:g} % interval over images, or its "
         "standard deviation over seeds."
@@ -119,28 +112,23 @@ def _overview_caption(
         sentences.append("A difference is to the baseline that its row names.")
     elif baselines:
         sentences.append("A difference is to the row that is marked as baseline.")
-    if any(claim.claim.word in TOO_FEW.values() for claim in claims):
+    if any(comparison.claim.word in TOO_FEW.values() for comparison in compared.comparisons):
         sentences.append(
             "A verdict takes three seeds of both: --seeds 5 of itrpipe run, or --seed 1, --seed 2 of evaluate."
         )
     for word, sentence in _GLOSSARY.items():
-        if any(word in each.name for each in series):
+        if any(word in series.name for series in compared.series):
             sentences.append(sentence)
     return " ".join(sentences)
 
 
-def _over_images(difference: Difference) -> Number:
-    """Return a difference with its interval over images."""
-    return Number(*difference.images, signed=True)
-
-
 def _rsum_difference(comparison: Comparison) -> Number:
-    """Return the difference in RSum, with the number of its seeds where the rows of both models are of others, too."""
+    """Return the difference in RSum, with the number of its seeds where the row of either series is of more seeds."""
     count = len(comparison.seeds)
     unit = ""
-    if count < max(len(newest_by_seed(comparison.series)), len(newest_by_seed(comparison.baseline))):
+    if count < max(len(comparison.series.run_of_seed), len(comparison.baseline.run_of_seed)):
         unit = f" over {quantity(count, 'seed')}"
-    return replace(_over_images(comparison.rsum), unit=unit, marked=comparison.claim.significant)
+    return Number(*comparison.rsum.images, signed=True, unit=unit, marked=comparison.claim.significant)
 
 
 def _published_of(
@@ -148,11 +136,11 @@ def _published_of(
     published: Sequence[Published],
     protocol: str,
 ) -> list[Published]:
-    """Return what was published of the runs of a series under a protocol."""
+    """Return the published scores of the runs of a series under a protocol."""
     names = set()
-    for run in series.all:
+    for run in series.runs:
         names.update(run.names)
-    return [each for each in published if each.run in names and each.protocol == protocol]
+    return [scores for scores in published if scores.run in names and scores.protocol == protocol]
 
 
 def _quoted_row(
@@ -206,36 +194,36 @@ _PRECISIONS = Measured(
 )
 
 
-def score_tables(series: Sequence[Series], published: Sequence[Published]) -> list[Table]:
+def score_tables(all_series: Sequence[Series], published: Sequence[Published]) -> list[Table]:
     """Return one table for every protocol that the runs were evaluated with, and one for all correct matches."""
     protocols = set()
-    for each in series:
-        for run in each.all:
+    for series in all_series:
+        for run in series.runs:
             protocols.update(run.metrics)
     tables = []
     for protocol in sorted(protocols, key=[FULL, ORACLE, *PROTOCOLS].index):
         title = _TITLES.get(protocol, f"Protocol {protocol}")
         meaning = _MEANINGS.get(protocol) or f"Recall in percent: {PROTOCOLS[protocol].description}."
         recalls = Measured(title, METRICS, partial(_cells, protocol, _RECALL_PLACES), meaning)
-        (table,) = measured_tables([recalls], series)
+        (table,) = measured_tables([recalls], all_series)
         rows = list(table.rows)
-        for each in series:
-            for scores in _published_of(each, published, protocol):
+        for series in all_series:
+            for scores in _published_of(series, published, protocol):
                 rows.append(_quoted_row(scores.name, scores.scores, COMPARED, scores.source))
         if protocol == FULL:
-            rows.append(_quoted_row("chance", random_recalls(*series[0].first.size), COMPARED))
+            rows.append(_quoted_row("chance", random_recalls(*all_series[0].first_run.size), COMPARED))
         tables.append(replace(table, rows=rows))
-    return tables + measured_tables([_PRECISIONS], series)
+    return tables + measured_tables([_PRECISIONS], all_series)
 
 
-def recall_differences(claims: Sequence[Comparison]) -> list[Table]:
-    """Return differences of all recalls to the baseline, by own matches and by all correct ones, where known."""
+def recall_differences(comparisons: Sequence[Comparison]) -> list[Table]:
+    """Return the differences of all recalls to the baseline: own matches counted, and all correct ones, where known."""
     own, oracle = [], []
-    for claim in claims:
-        for rows, differences in ((own, claim.claim.differences), (oracle, claim.oracle)):
+    for comparison in comparisons:
+        for rows, differences in ((own, comparison.claim.differences), (oracle, comparison.oracle)):
             if differences is not None:
-                cells = [_over_images(differences[metric]) for metric in COMPARED]
-                rows.append(Row(claim.series.name, cells, f"against {claim.baseline.name}"))
+                cells = [Number(*differences[metric].images, signed=True) for metric in COMPARED]
+                rows.append(Row(comparison.series.name, cells, f"against {comparison.baseline.name}"))
 
     spans = [*zip(SIDES.values(), (3, 3), strict=True), ("", 1)]
     headings = [heading for _, heading in _RECALL_PLACES.values()]
@@ -247,25 +235,25 @@ def recall_differences(claims: Sequence[Comparison]) -> list[Table]:
     return tables
 
 
-def measured_tables(measured: Iterable[Measured], series: Sequence[Series]) -> list[Table]:
-    """Return the tables of what models wrote to files of their evaluations, without those that none wrote."""
+def measured_tables(measured: Iterable[Measured], all_series: Sequence[Series]) -> list[Table]:
+    """Return the tables of numbers in files of evaluations, without tables that no series has numbers for."""
     tables = []
-    for each in measured:
+    for numbers in measured:
         contents = []
-        for model in series:
-            contents.append((model.name, contents_of(newest_by_seed(model).values(), each.file)))
-        table = each.table(contents)
+        for series in all_series:
+            contents.append((series.name, contents_of(series.run_of_seed.values(), numbers.file)))
+        table = numbers.table(contents)
         if table is not None:
             tables.append(table)
     return tables
 
 
-def cost_table(series: Sequence[Series]) -> Table:
+def cost_table(all_series: Sequence[Series]) -> Table:
     """Return what training cost, with all that it was made from, and how much of it went to correct matches."""
     rows = []
-    for each in series:
+    for series in all_series:
         epochs, seconds, shares = [], [], []
-        for run in newest_by_seed(each).values():
+        for run in series.run_of_seed.values():
             epochs.append(Number.of(run.model.epochs, digits=0))
             seconds.append(Number.of(run.seconds))
             values = []
@@ -278,7 +266,7 @@ def cost_table(series: Sequence[Series]) -> Table:
         cells: list[Cell] = [mean(epochs), time, mean(shares)]
         if time is not None:
             cells[1] = duration(time.value)
-        rows.append(Row(each.name, cells))
+        rows.append(Row(series.name, cells))
     caption = (
         "Means over seeds, each with the models, mined lists and sentences that it was made from. Correct matches: "
         "percent of the gradient of all negatives that went to captions and images that match in truth, where the "

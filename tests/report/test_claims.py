@@ -18,9 +18,11 @@ from itrpipe.evaluation.intervals import Difference, Interval, paired_difference
 from itrpipe.evaluation.metrics import RSUM, Ranks, metrics
 from itrpipe.evaluation.results import FULL
 from itrpipe.report.chain import ChainArtifact
-from itrpipe.report.claims import Comparison, differing_settings, mark_significant
-from itrpipe.report.plots import SERIES, _rsum_interval, line_styles
-from itrpipe.report.runs import Series, TrainedModel, series_of
+from itrpipe.report.comparisons import Comparison, mark_significant
+from itrpipe.report.headline import differing_settings
+from itrpipe.report.plots import MAX_COLOURS, _rsum_interval, line_styles
+from itrpipe.report.runs import TrainedModel
+from itrpipe.report.series import Series, series_of
 from itrpipe.storage.artifact import read_manifest
 from tests.report.toy import MINE, Toy, add, change, rewrite
 
@@ -296,7 +298,7 @@ def test_runs_that_differ_in_their_seed_are_one_series() -> None:
     usual = [run({"alpha": 0.3}, seed) for seed in (0, 1)]
     other = [run({"alpha": 0.5}, seed) for seed in (0, 1)]
     found = series_of([usual[0], other[0], usual[1], other[1]])
-    assert [each.all for each in found] == [tuple(usual), tuple(other)]
+    assert [each.runs for each in found] == [tuple(usual), tuple(other)]
     assert [each.name for each in found] == ["VSRN, AOQ (alpha 0.3)", "VSRN, AOQ (alpha 0.5)"]
     assert names(*usual) == ["VSRN, AOQ"]
 
@@ -318,13 +320,13 @@ def test_other_mining_makes_another_series_and_removed_models_stay_alone() -> No
 
 
 def test_a_colour_is_a_method_a_dash_a_backbone_and_the_first_training_grey() -> None:
-    runs = [run({"m": n, "b": b}, method=f"M{n}", backbone=b) for b in ("VSRN", "SCAN") for n in range(SERIES + 1)]
-    runs += [run({"b": b}, method="first", backbone=b, roles=["first"]) for b in ("VSRN", "SCAN")]
+    runs = [run({"m": n, "b": b}, method=f"M{n}", backbone=b) for b in ("VSRN", "SCAN") for n in range(MAX_COLOURS + 1)]
+    runs += [run({"b": b}, method="first", backbone=b, roles=["first training"]) for b in ("VSRN", "SCAN")]
     styles = line_styles(series_of(runs))
     assert len({(each.colour, each.dashes) for each in styles.values()}) == len(runs)
     assert styles["VSRN, first"].colour == styles["SCAN, first"].colour
-    assert styles["VSRN, M0"].colour == styles["SCAN, M0"].colour == styles[f"VSRN, M{SERIES}"].colour
-    assert styles["VSRN, first"].colour not in {styles[f"VSRN, M{n}"].colour for n in range(SERIES)}
+    assert styles["VSRN, M0"].colour == styles["SCAN, M0"].colour == styles[f"VSRN, M{MAX_COLOURS}"].colour
+    assert styles["VSRN, first"].colour not in {styles[f"VSRN, M{n}"].colour for n in range(MAX_COLOURS)}
 
 
 def test_models_of_one_seed_and_of_several_are_drawn_with_intervals_over_images() -> None:

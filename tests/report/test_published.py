@@ -44,8 +44,9 @@ def compared(evaluation: Path | None, published: dict[str, Any], *, tiny: bool =
 
 
 def test_a_sum_of_recalls_is_judged_by_its_share_of_the_tolerance() -> None:
+    entry = Published(where="Table", scores={"rsum": 0.0})
     for recalls, share in ((6, 1.0), (1, 1 / math.sqrt(6))):
-        found = [TOLERANCE.judge(off * share, recalls) for off in (0.99, -0.99, 1.01, -2.99, 3.01, -30.0)]
+        found = [TOLERANCE.verdict(entry, off * share, 0.0, recalls) for off in (0.99, -0.99, 1.01, -2.99, 3.01, -30.0)]
         assert found == ["OK", "OK", "close", "close", "FAIL", "FAIL"]
 
 
@@ -53,12 +54,12 @@ def test_a_sum_of_recalls_is_judged_by_its_share_of_the_tolerance() -> None:
 def test_rsum_or_the_sum_of_all_scores_decides(
     evaluation: Path, published: dict[str, Any], headline: str, measured: float | None, verdict: str
 ) -> None:
-    found = compared(evaluation, published).headline
+    found = compared(evaluation, published).total
     assert (found.metric, found.measured, found.verdict) == (headline, measured, verdict)
 
 
 def test_toy_models_are_not_judged_and_a_run_without_evaluation_is_missing(evaluation: Path) -> None:
-    assert compared(evaluation, {"rsum": 473.0}, tiny=True).headline.verdict == "tiny"
+    assert compared(evaluation, {"rsum": 473.0}, tiny=True).total.verdict == "tiny"
     found = compared(None, {"rsum": 486.3}, tiny=True)
     assert table_lines([found]) == ["missing  aoq.vsrn  rsum expected 486.3, not measured (Table)"]
 

@@ -83,7 +83,7 @@ function facts(found) {
   const judge = found.judge;
   if (judge) {
     if (judge.auc) told.push(["The judge’s AUC", judge.auc.value.toFixed(2), `.5 is guessing; 95 % interval ${judge.auc.low.toFixed(2)} to ${judge.auc.high.toFixed(2)}`]);
-    if (judge.knows && judge.precision !== null) told.push(["Above .5 the judge is right in", percent(judge.precision), `and finds ${percent(judge.recall)} of the right answers`]);
+    if (judge.knows && judge.precision !== null) told.push(["Above .5 the judge is right in", percent(judge.precision), `of ${count(judge.likely)}, and finds ${percent(judge.recall)} of the right answers`]);
     if (!judge.knows) told.push(["The judge", "marks nothing", "as long as the answers do not show that it knows anything"]);
   }
   for (const each of found.agreements) {
