@@ -17,7 +17,7 @@ from itrpipe.judging.opened import Scale
 from itrpipe.judging.shares import LEAST, drawn_at_random, lots_of, share_by_rank, strata_of
 from itrpipe.mining.filters import drop
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, count_anchors, list_blocks, matching
-from itrpipe.mining.statistics import PEOPLE, ListStatistics
+from itrpipe.mining.statistics import PEOPLE, ListFigures
 from itrpipe.storage.arrays import ArrayFile, write_arrays
 from itrpipe.storage.disk import read_json, write_json
 
@@ -187,7 +187,7 @@ def mark_lists(
     """
     places_of: dict[str, np.ndarray] = {}
     for direction in DIRECTIONS:
-        figures = ListStatistics(statistics["anchors"][direction], 1)
+        figures = ListFigures(statistics["anchors"][direction], 1)
         left = 0
         empty = 0
         blocks = []

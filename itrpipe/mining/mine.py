@@ -43,7 +43,7 @@ from itrpipe.mining.lists import (
     write_lists,
 )
 from itrpipe.mining.searcher import Precision
-from itrpipe.mining.statistics import DATASET, ListStatistics, mining_statistics
+from itrpipe.mining.statistics import DATASET, ListFigures, mining_statistics
 from itrpipe.storage.arrays import Rows, check_captions, given_vectors
 
 if TYPE_CHECKING:
@@ -155,11 +155,11 @@ def mine_split(
     repeats = None if captions is None else DuplicateCaptions(captions, owners)
     anchor_positives = lowest_positives(positives, owners, images.shape[0]), positives
     limits = settings.window.model_dump(exclude_defaults=True)
-    figures: dict[str, ListStatistics] = {}
+    figures: dict[str, ListFigures] = {}
     duplicates = dict.fromkeys(DIRECTIONS, 0)
     for side, direction in enumerate(DIRECTIONS):
         anchors, width, _ = work.shapes[direction]
-        figures[direction] = ListStatistics(anchors, width)
+        figures[direction] = ListFigures(anchors, width)
         with runner.task(f"writing {direction.replace('_', ' ')}", anchors, "lists") as task:
             for part, lists in work.lists(paths, direction):
                 reasons = {}

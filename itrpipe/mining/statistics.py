@@ -42,7 +42,7 @@ _EMPTY = 0.01
 """Share of the anchors without candidates above which lists are called short."""
 
 
-class ListStatistics:
+class ListFigures:
     """Counts and scores of the lists of one direction after all filters; it sees them some anchors at a time.
 
     Quantiles are those of the scores of every n-th anchor, where there are more than `SAMPLED_SCORES`.
@@ -117,7 +117,7 @@ class ListStatistics:
 
 
 def mining_statistics(
-    figures: Mapping[str, ListStatistics],
+    figures: Mapping[str, ListFigures],
     positives: np.ndarray,
     caption_image: np.ndarray,
 ) -> dict[str, Any]:

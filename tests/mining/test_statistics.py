@@ -1,4 +1,4 @@
-"""ListStatistics on mined lists, counted by hand."""
+"""ListFigures on mined lists, counted by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from itrpipe.datasets.truth import PairSet
 from itrpipe.mining import statistics
 from itrpipe.mining.lists import NO_ROW, CandidateLists, matching, slices
-from itrpipe.mining.statistics import QUANTILES, ListStatistics, mining_statistics, sentences, summary
+from itrpipe.mining.statistics import QUANTILES, ListFigures, mining_statistics, sentences, summary
 
 POSITIVES = np.array([0.9, 0.5, 0.4, np.nan], np.float32)  # the last caption is nobody's
 CAPTION_IMAGE = np.array([0, 0, 1, -1])
@@ -26,11 +26,11 @@ LISTS = {
 DROPPED = {"texts_for_images": {"max_score": 1}, "images_for_texts": {"max_score": 0, "duplicates": 1}}
 
 
-def figures_of(lists, dropped, at_once: int = 100) -> dict[str, ListStatistics]:
-    """ListStatistics that have seen lists, some anchors at a time, the first time with all that was dropped."""
+def figures_of(lists, dropped, at_once: int = 100) -> dict[str, ListFigures]:
+    """ListFigures that have seen lists, some anchors at a time, the first time with all that was dropped."""
     found = {}
     for name, each in lists.items():
-        found[name] = ListStatistics(*each.scores.shape)
+        found[name] = ListFigures(*each.scores.shape)
         for part in slices(len(each.scores), at_once):
             seen = CandidateLists(each.candidates[part], each.scores[part])
             found[name].add(part, seen, dropped[name] if part.start == 0 else dict.fromkeys(dropped[name], 0))
