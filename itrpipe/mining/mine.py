@@ -116,27 +116,19 @@ def mine_split(
             f"lists hold {searched.widths[0]:,} captions and {searched.widths[1]:,} images: there are no more "
             "candidates"
         )
-    facts: dict[str, Any] = {}
-    has_second = second is not None
-    if settings.library == "faiss":
-        work, paths = _search_index(
-            searched,
-            settings,
-            device,
-            block,
-            runner,
-            facts,
-            more=has_second,
-        )
-    else:
-        work = ExactMining(
-            searched,
-            block=block,
-            precision=settings.precision,
-            device=device,
-            memory=memory,
-        )
-        paths = runner.made(work, "mined", more=has_second).paths
+
+    # Search.
+    work, paths, facts = _search(
+        searched,
+        settings,
+        device,
+        block,
+        memory,
+        runner,
+        more=second is not None,
+    )
+
+    # Order by a second model, whose scores are the lists' then.
     if second is not None:
         from itrpipe.mining.rescoring import Rescoring
 
@@ -152,14 +144,16 @@ def mine_split(
         facts["rescored"] = work.facts
     else:
         positives = positive_scores(*searched.sides, owners)
-        better = better_than_another(*searched.sides, owners, positives)
-        if better < BARELY:
+        share_better = better_than_another(*searched.sides, owners, positives)
+        if share_better < BARELY:
             runner.warn(
-                f"only {100 * better:.0f} % of the captions fit their own image better than another one, chance being "
-                "50 %: the model has learned little, or embeddings and owners are in different orders"
+                f"only {100 * share_better:.0f} % of the captions fit their own image better than another one, chance "
+                "being 50 %: the model has learned little, or embeddings and owners are in different orders"
             )
-    same = None if captions is None else DuplicateCaptions(captions, owners)
-    positives_of = lowest_positives(positives, owners, images.shape[0]), positives
+
+    # Filter, count and write, some anchors at a time.
+    repeats = None if captions is None else DuplicateCaptions(captions, owners)
+    anchor_positives = lowest_positives(positives, owners, images.shape[0]), positives
     limits = settings.window.model_dump(exclude_defaults=True)
     figures: dict[str, ListFigures] = {}
     duplicates = dict.fromkeys(DIRECTIONS, 0)
@@ -169,12 +163,12 @@ def mine_split(
         with runner.task(f"writing {direction.replace('_', ' ')}", anchors, "lists") as task:
             for part, lists in work.lists(paths, direction):
                 reasons = {}
-                if same is not None:
-                    repeated = matching(same.has, direction, part, lists)
+                if repeats is not None:
+                    repeated = matching(repeats.has, direction, part, lists)
                     duplicates[direction] += int(repeated.sum())
                     if settings.drop_duplicates:
                         reasons["duplicates"] = repeated
-                reasons |= outside(limits, lists, positives_of[side][part])
+                reasons |= outside(limits, lists, anchor_positives[side][part])
                 lists, dropped = drop(lists, reasons)
                 if truth is not None:
                     others = searched.anchors[1 - side]
@@ -184,15 +178,17 @@ def mine_split(
                 figures[direction].add(part, lists, dropped)
                 write(direction, part, lists)
                 task.advance(part.stop - part.start)
+
+    # Sum up.
     statistics = mining_statistics(figures, positives, owners)
     statistics["judge"] = None if truth is None else DATASET
-    if same is not None:
+    if repeats is not None:
         share = {}
         for direction, counts in figures.items():
             total = counts.candidates + counts.dropped.total()
             share[direction] = duplicates[direction] / max(1, total)
         statistics["duplicates"] = {
-            **same.report(),
+            **repeats.report(),
             "candidates": duplicates,
             "share": share,
         }
@@ -225,24 +221,40 @@ def _open_sides(
     return Searched(both, owners, widths, anchors)
 
 
-def _search_index(
+def _search(
     searched: Searched,
     settings: MiningSettings,
     device: str,
     block: int,
+    memory: int,
     runner: Runner,
-    facts: dict[str, Any],
     *,
     more: bool,
-) -> tuple[ListWork, list[Path]]:
-    """Return the map that finds lists by faiss and the files of its parts; add to the facts how well an index did."""
+) -> tuple[ExactMining | ListWork, list[Path], dict[str, Any]]:
+    """Search both directions, exactly or by faiss.
+
+    Returns:
+        The map that reads lists from its files, those files, and facts under `search` about an index, if one was built.
+    """
+    if settings.library != "faiss":
+        work = ExactMining(
+            searched,
+            block=block,
+            precision=settings.precision,
+            device=device,
+            memory=memory,
+        )
+        paths = runner.made(work, "mined", more=more).paths
+        return work, paths, {}
+
     from itrpipe.mining.faiss_engine import Indexing, Searching
 
     kind = settings.index
     block = block or FAISS_BLOCK
     if kind == "flat":
         work = Searching(searched, block=block, device=device)
-        return work, runner.made(work, "mined", more=more).paths
+        paths = runner.made(work, "mined", more=more).paths
+        return work, paths, {}
 
     indexing = Indexing(searched, kind, settings.num_lists, settings.num_probes)
     index_paths = runner.made(indexing, "index", more=True).paths
@@ -266,13 +278,13 @@ def _search_index(
             f"the index found {100 * recall[worst]:.1f}% of the {worst.replace('_', ' ')} that exact search finds with "
             f"num_probes = {num_probes[worst]:,}; raise --set num_probes=… or search exactly with --set index=flat"
         )
-    facts["search"] = {
+    facts = {
         "num_lists": num_lists,
         "num_probes": num_probes,
         "recall": {name: round(share, 4) for name, share in recall.items()},
         "sampled_anchors": SAMPLED_ANCHORS,
     }
-    return work, paths
+    return work, paths, {"search": facts}
 
 
 def _join(work: ExactMining | ListWork, paths: Sequence[Path], runner: Runner) -> Path:
