@@ -244,8 +244,7 @@ def _search(
             device=device,
             memory=memory,
         )
-        paths = runner.made(work, "mined", more=more).paths
-        return work, paths, {}
+        return work, runner.made(work, "mined", more=more).paths, {}
 
     from itrpipe.mining.faiss_engine import Indexing, Searching
 
@@ -253,8 +252,7 @@ def _search(
     block = block or FAISS_BLOCK
     if kind == "flat":
         work = Searching(searched, block=block, device=device)
-        paths = runner.made(work, "mined", more=more).paths
-        return work, paths, {}
+        return work, runner.made(work, "mined", more=more).paths, {}
 
     indexing = Indexing(searched, kind, settings.num_lists, settings.num_probes)
     index_paths = runner.made(indexing, "index", more=True).paths

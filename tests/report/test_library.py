@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import itrpipe
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
-from tests.report.test_claims import RUNS, SEEDS
+from tests.report.test_comparisons import RUNS, SEEDS
 from tests.report.toy import Toy
 
 
