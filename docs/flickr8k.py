@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -107,7 +108,8 @@ def rows_of_reports(paths: Iterable[Path]) -> tuple[list[dict[str, Any]], list[d
 
     def place(row: Mapping[str, Any]) -> tuple[Any, ...]:
         """Put baselines first, the plain one before all."""
-        return row["setting"], -row["baseline"], row["done"], row["seed"]
+        numbers_by_size = re.sub(r"\d+", lambda digits: digits[0].zfill(6), row["done"])
+        return row["setting"], -row["baseline"], numbers_by_size, row["seed"]
 
     return sorted(rows, key=place), sorted(image_rows, key=place)
 
