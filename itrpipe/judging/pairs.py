@@ -17,6 +17,9 @@ from itrpipe.storage.arrays import ArrayFile, write_arrays
 
 SCORES = "scores"
 SCALE = "scale"
+PAIRS_OF_PART = 65_536
+LOOKED_AT_OF_PART = 1_024
+"""Pairs of one part of the work, of which a judge looks at the photographs."""
 
 
 class JudgedPairs(Work[OpenedJudge]):
@@ -53,9 +56,8 @@ class JudgedPairs(Work[OpenedJudge]):
         self._images = images[self._order]
         self._captions = captions[self._order]
         self._revision = revision
-        if not block:
-            block = 1_024 if name.looks else 65_536
-        self._block = block
+        default = LOOKED_AT_OF_PART if name.looks else PAIRS_OF_PART
+        self._block = block or default
         self.key = str(self._block)
 
     def parts(self) -> list[Part]:
@@ -80,8 +82,7 @@ class JudgedPairs(Work[OpenedJudge]):
             UsageError: see `scale_of`.
         """
         if part.content is None:
-            scale = scale_of(worker, self._name)
-            write_arrays(path, {SCALE: np.array(scale, np.float64)})
+            write_arrays(path, {SCALE: np.array(scale_of(worker, self._name), np.float64)})
             return
         images, captions = part.content
         scores = worker(images, captions)

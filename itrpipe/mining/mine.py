@@ -255,8 +255,7 @@ def _search(
         return work, runner.made(work, "mined", more=more).paths, {}
 
     indexing = Indexing(searched, kind, settings.num_lists, settings.num_probes)
-    index_paths = runner.made(indexing, "index", more=True).paths
-    indexes = indexing.of_sides(index_paths)
+    indexes = indexing.of_sides(runner.made(indexing, "index", more=True).paths)
     work = Searching(
         searched,
         indexes,
