@@ -29,8 +29,7 @@ from study import Run, by_method, cell, gain, metric
 
 from itrpipe.evaluation.tables import signed
 
-RUNS = Path(__file__).with_name("flickr8k.csv")
-IMAGES = Path(__file__).with_name("flickr8k-images.csv")
+RUNS, IMAGES = "flickr8k.csv", "flickr8k-images.csv"
 TRAINED = {"both": "heads of frozen encoders", "vision": "text encoder and heads", "text": "vision encoder and heads"}
 """Value of `freeze` -> what is trained."""
 LOSSES = {"contrastive": "InfoNCE", "ascl": "AsCL"}
@@ -216,9 +215,10 @@ def tables(rows: Iterable[Row], images: Mapping[tuple[str, str], Mapping[int, np
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", nargs="*", type=Path, help="results.json files that itrpipe report has written")
+    parser.add_argument("--to", type=Path, default=Path(__file__).parent, help="folder of both files")
     given = parser.parse_args()
     if given.results:
         rows, image_rows = rows_of_reports(given.results)
-        write_rows(RUNS, rows)
-        write_rows(IMAGES, image_rows)
-    print(tables(read_rows(RUNS), read_images(IMAGES)))
+        write_rows(given.to / RUNS, rows)
+        write_rows(given.to / IMAGES, image_rows)
+    print(tables(read_rows(given.to / RUNS), read_images(given.to / IMAGES)))

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.evaluation.intervals import seed_interval
@@ -29,7 +31,8 @@ def run(method: str, seed: int, rsum: float, *, epochs: int = 0, noisy: bool = F
 
 def tables(folder: Path, script: str, runs: list[dict[str, Any]], *more: str | Path) -> str:
     """What a script prints of these runs."""
-    file = folder / "results.json"
+    file = folder / "report" / "page" / "results.json"
+    file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"runs": runs}), encoding="utf-8")
     done = subprocess.run([sys.executable, DOCS / script, file, *more], capture_output=True, text=True, check=True)
     return done.stdout
@@ -58,10 +61,20 @@ def test_gains_are_those_over_the_best_baseline_of_the_same_setting(tmp_path: Pa
     assert numbers["mean of all settings"] == pytest.approx([-4.0, over_settings.low, over_settings.high], abs=0.06)
 
 
+def write_ranks(evaluation: Path, rank: int) -> None:
+    """Write an evaluation of two photographs with a caption each, which all have the same rank."""
+    evaluation.mkdir(parents=True)
+    captions = {"caption_id": ["1", "2"], "image_id": ["a", "b"]}
+    ranks = {"direction": ["i2t", "i2t", "t2i", "t2i"], "query_id": ["a", "b", "1", "2"], "rank": [rank] * 4}
+    pq.write_table(pa.table(captions), evaluation / "cross_retrieval.parquet")
+    pq.write_table(pa.table(ranks), evaluation / "rankings.parquet")
+
+
 def on_photographs(method: str, seed: int, rsum: float, **trained: Any) -> dict[str, Any]:
     kinds = {"object": {"sentences": 40, "percent": {"value": rsum / 4}, "blind": {"value": 57.5}}}
     usual = {"method": "contrastive", "freeze": "both", "train_share": 1.0, "epochs": 40, "batch_size": 256}
     return run(method, seed, rsum) | {
+        "artifact": f"{method}-{seed}-{rsum}",
         "trained": {**usual, "seed": seed, **trained},
         "discrimination": {"graph-edits": {"kinds": kinds}},
         "corrected": {"by_judges": {"recalls": {"rsum": {"value": rsum + 100}}}},
@@ -77,7 +90,10 @@ def test_evidence_on_photographs_is_beside_the_plain_and_the_best_baseline_of_th
         on_photographs("first", 0, 350.0, freeze="vision"),
         on_photographs("mined", 0, 900.0) | {"trained": {}},
     ]
-    printed = tables(tmp_path, "flickr8k.py", runs, "--runs", tmp_path / "runs.csv")
+    for each in runs:
+        rank = 0 if each["shown_as"] == "mined" else 10
+        write_ranks(tmp_path / "evaluate" / each["artifact"], rank)
+    printed = tables(tmp_path, "flickr8k.py", runs, "--to", tmp_path)
     heads, text = printed.split("**VSRN, text encoder and heads, InfoNCE.**")
     rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in heads.splitlines() if line.startswith("|")}
     recall = next(line for line in heads.splitlines() if line.startswith("| mined")).split(" | ")
@@ -86,7 +102,8 @@ def test_evidence_on_photographs_is_beside_the_plain_and_the_best_baseline_of_th
         interval = seed_interval(differences, 0.95)
         low = f"{interval.low:+.1f}".replace("-", "\N{MINUS SIGN}")
         assert cell == f"{sum(differences) / 2:+.1f} (2 seeds, {low} to {interval.high:+.1f})"
-    assert recall[5] == "412.5 ± 0.7 |"
+    assert recall[5] == "+360.0 to +360.0", "15 fifths of a hit as a query and 3 of its caption, of both photographs"
+    assert recall[6] == "412.5 ± 0.7 |"
     names = [name for name in rows if name.startswith("first")]
     assert len(names) == 3, "batches and epochs tell trainings apart"
     assert [cell.strip() for cell in rows["without the image"]] == ["57.5"]
