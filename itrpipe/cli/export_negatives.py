@@ -245,9 +245,10 @@ def _say_rows(reporter: Reporter, mined: "MinedPairs", tables: "list[TableFiles]
             count = quantity(left_out.repeats, "candidate")
             reporter.say(f"  {direction}: left out {count} with the words of the positive")
         if left_out.right:
-            count = f"{left_out.right:,} of {quantity(left_out.seen, 'negative')}"
+            first = f"{left_out.right:,} of the first {quantity(left_out.seen, 'negative')}"
             reporter.say(
-                f"  {direction}: left out {count} that the judge takes for right answers; keep them with --drop-above 1"
+                f"  {direction}: the judge takes {first} for right answers, and the next ones took their places; keep "
+                "them with --drop-above 1"
             )
 
 
