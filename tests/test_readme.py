@@ -248,7 +248,7 @@ def test_the_code_for_your_own_model_goes_from_vectors_to_a_comparison(
     if source != "captions.csv":
         code += block(source)
     code += block("triplets = ").replace('by="captions"', 'by="captions:tfidf"')
-    code += block("of_texts = ") + block("itrpipe.compare(before, after)")
+    code += block("of_texts = datasets") + block("itrpipe.compare(before, after)")
     ((claim,),) = executed(with_clip(code, saved_encoders / "clip"))
     assert claim.differences["rsum"].count == 1
 
