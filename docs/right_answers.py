@@ -175,8 +175,10 @@ if __name__ == "__main__":
         own = np.array([each == side for each in read_column("direction")])
         print(f"captions    {area_under_curve(columns['captions'][own], right[own])[0]:.2f} of {side}")
         of_side = {name: column[own] for name, column in columns.items()}
-        for name, (value, low, high) in in_lists(right[own], of_side, 10).items():
-            print(f"in lists of 10 of {side}, {name}: {100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})")
+        for length in (10, 60):
+            for name, (value, low, high) in in_lists(right[own], of_side, length).items():
+                told = f"{100 * value:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
+                print(f"in lists of {length} of {side}, {name}: {told}")
     for name, (value, low, high) in judges.items():
         print(f"{name:<11} {value:.2f} ({low:.2f} to {high:.2f})")
     value, low, high = gain_in_area(right, columns)

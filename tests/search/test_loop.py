@@ -78,7 +78,7 @@ def test_the_loop(root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -
     judged_in_the_browser(sites[-1], 20)
     out = done(invoke("export-negatives", *scenes, "--to", root.parent / "negatives"))
     assert f"lists judged by {JUDGE[1]}" in out
-    assert "that the judge takes for right answers" in out
+    assert "for right answers" in out
     file = root / "scenes" / "decisions.parquet"
     judged(sites[-1].reviews.candidates, DecisionFile(file))
     out = done(invoke("review", *scenes, *JUDGE, "--json"))
