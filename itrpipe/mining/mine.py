@@ -118,15 +118,7 @@ def mine_split(
         )
 
     # Search.
-    work, paths, facts = _search(
-        searched,
-        settings,
-        device,
-        block,
-        memory,
-        runner,
-        more=second is not None,
-    )
+    work, paths, facts = _search(searched, settings, device, block, memory, runner, more=second is not None)
 
     # Order by a second model, whose scores are the lists' then.
     if second is not None:
